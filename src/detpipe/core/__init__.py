@@ -1,0 +1,1 @@
+"""Types, tables, errors and configuration that everything else builds on."""

@@ -1,0 +1,279 @@
+"""Building blocks of the configuration: frozen models, durations with a unit, specs.
+
+Nothing here imports torch, so a mistake in the configuration is reported at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+
+from detpipe.core.errors import ConfigError, one_message
+
+
+class Frozen(BaseModel):
+    """A configuration section: unknown keys are an error, values cannot change afterwards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _name_unknown_keys(cls, data: Any, handler: Callable[[Any], Self]) -> Self:
+        """Adds "did you mean" to pydantic's "Extra inputs are not permitted"."""
+        if isinstance(data, Mapping):
+            unknown = [str(key) for key in data if key not in cls.model_fields]
+            hints = [
+                f"'{key}': did you mean '{near[0]}'?"
+                for key in unknown
+                if (near := difflib.get_close_matches(key, cls.model_fields, 1))
+            ]
+            if hints:
+                known = {k: v for k, v in data.items() if k in cls.model_fields}
+                mistakes = [f"unknown key {hint}" for hint in hints]
+                mistakes += [
+                    f"unknown key '{key}'" for key in unknown if not any(key in h for h in hints)
+                ]
+                try:
+                    handler(known)
+                except ValidationError as error:
+                    mistakes += [
+                        f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()
+                    ]
+                raise ConfigError("; ".join(mistakes))
+        return handler(data)
+
+
+_UNITS = ("steps", "epochs", "images")
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*(steps?|epochs?|images?)\s*", re.IGNORECASE)
+
+
+class Duration(Frozen):
+    """A length of training with its unit: ``{steps: 500}``, ``{epochs: 1.5}``, ``{images: 10000}``.
+
+    The text forms ``500 steps``, ``1.5 epochs`` and ``10000 images`` mean the same; in YAML they
+    are the safer ones, because a small environment file replaces a text whole.
+    """
+
+    steps: float | None = None
+    """Optimiser updates."""
+    epochs: float | None = None
+    """Passes over the training images."""
+    images: float | None = None
+    """Training images seen."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, data: Any) -> Any:
+        if isinstance(data, str):
+            match = _DURATION.fullmatch(data)
+            if not match:
+                raise ValueError(
+                    f"'{data}' is no duration; write '500 steps', '12 epochs' or '10000 images'"
+                )
+            unit = match[2].lower().rstrip("s") + "s"
+            return {unit: float(match[1])}
+        if isinstance(data, (int, float)) and not isinstance(data, bool):
+            raise ValueError(
+                f"{data} has no unit; write '{data} steps', '{data} epochs' or '{data} images'"
+            )
+        return data
+
+    @model_validator(mode="after")
+    def _one_unit(self) -> Self:
+        given = [unit for unit in _UNITS if getattr(self, unit) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"a duration needs exactly one of steps, epochs, images; got {given or 'none'}"
+                + (" (set the one you do not want to null)" if given else "")
+            )
+        if not 0 <= getattr(self, given[0]) < float("inf"):
+            raise ValueError(f"a duration must be 0 or more, got {getattr(self, given[0])}")
+        return self
+
+    def to_steps(self, *, images_per_step: int, images_per_epoch: int) -> int:
+        """Whole optimiser steps, rounded to the nearest, at least 1 unless the duration is 0."""
+        if self.steps is not None:
+            steps = self.steps
+        elif self.epochs is not None:
+            steps = self.epochs * images_per_epoch / images_per_step
+        else:
+            steps = (self.images or 0) / images_per_step
+        return max(1, round(steps)) if steps > 0 else 0
+
+    def __str__(self) -> str:
+        unit = next(unit for unit in _UNITS if getattr(self, unit) is not None)
+        return f"{getattr(self, unit):g} {unit}"
+
+
+Every = Duration
+"""A period, as in "every 500 steps"; 0 means never."""
+
+
+class Spec(BaseModel):
+    """Which function or class to call, and with what: ``{use: full.import.path, option: value}``.
+
+    A user's own function has the same rank as detpipe's. Options are checked against the
+    signature before any work starts, see :func:`check_spec`. An option set to ``null`` that the
+    signature does not have is dropped: that is how a small environment file takes back an option
+    of the base configuration when it names another ``use``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    use: str
+    """Full import path of a function or class, such as ``torch.optim.AdamW``."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything but ``use``."""
+        return dict(self.__pydantic_extra__ or {})
+
+    def build(self, *args: Any, **provided: Any) -> Any:
+        """Calls the target with ``args``, the options, and those of ``provided`` it asks for.
+
+        ``provided`` holds what the program has to offer by name (``num_classes``, ``evaluate``,
+        …); a name that the target's signature lacks is left out.
+
+        Raises:
+            ConfigError: the path does not import, or an option does not fit the signature.
+        """
+        return self.partial(args=len(args), **provided)(*args)
+
+    def partial(self, *, args: int = 0, **provided: Any) -> functools.partial[Any]:
+        """The target with its options, still to be called with ``args`` positional arguments.
+
+        Raises:
+            ConfigError: as :meth:`build`.
+        """
+        target = locate(self.use)
+        options = _fitting_options(self, target, args=args, provided=provided)
+        takes = _parameters(target)
+        passed = {k: v for k, v in provided.items() if k in takes and k not in options}
+        return functools.partial(target, **passed, **options)
+
+
+@functools.cache
+def locate(path: str) -> Callable[..., Any]:
+    """The function or class at a full import path.
+
+    Raises:
+        ConfigError: no such module or attribute, or it cannot be called.
+    """
+    module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise ConfigError(f"use: '{path}' is no full import path (package.module.function)")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and not module_name.startswith(error.name):
+            raise ConfigError(f"use: '{path}' needs the package '{error.name}'") from error
+        raise ConfigError(f"use: '{path}': there is no module '{module_name}'") from error
+    if not hasattr(module, name):
+        near = difflib.get_close_matches(name, dir(module), 1)
+        hint = f"; did you mean '{module_name}.{near[0]}'?" if near else ""
+        raise ConfigError(f"use: '{path}': '{module_name}' has no '{name}'{hint}")
+    target = getattr(module, name)
+    if not callable(target):
+        raise ConfigError(f"use: '{path}' is a {type(target).__name__}, not a function or class")
+    return target  # type: ignore[no-any-return]
+
+
+def check_spec(spec: Spec, *, where: str, args: int = 0, provided: Collection[str] = ()) -> None:
+    """Checks a spec's path and options without calling anything.
+
+    Args:
+        spec: the spec.
+        where: its place in the configuration, for messages (``train.optimizer``).
+        args: how many positional arguments the program will pass.
+        provided: names the program will offer, see :meth:`Spec.build`.
+
+    Raises:
+        ConfigError: with all mistakes of this spec.
+    """
+    try:
+        target = locate(spec.use)
+        _fitting_options(spec, target, args=args, provided=dict.fromkeys(provided))
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def check_specs(*checks: tuple[Spec | None, str, int, Collection[str]]) -> None:
+    """:func:`check_spec` for many, all mistakes in one :class:`ConfigError`."""
+    mistakes = []
+    for spec, where, args, provided in checks:
+        if spec is None:
+            continue
+        try:
+            check_spec(spec, where=where, args=args, provided=provided)
+        except ConfigError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ConfigError(one_message("these settings cannot be used:", mistakes))
+
+
+def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(target).parameters
+
+
+def _fitting_options(
+    spec: Spec, target: Callable[..., Any], *, args: int, provided: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The spec's options, coerced to the annotations of the target's signature."""
+    parameters = _parameters(target)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    positional = [
+        name
+        for name, p in parameters.items()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ][:args]
+    hints = _hints(target)
+    mistakes, options = [], {}
+    for name, value in spec.options.items():
+        if name in positional or (name not in parameters and not open_ended):
+            if value is None:
+                continue
+            names = [n for n in parameters if n not in positional]
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"it takes {', '.join(names)}"
+            mistakes.append(f"{spec.use} has no option '{name}' ({hint})")
+            continue
+        try:
+            options[name] = (
+                TypeAdapter(hints[name]).validate_python(value) if (name in hints) else value
+            )
+        except ValidationError as error:
+            mistakes += [
+                f"{spec.use}: {'.'.join(map(str, (name, *e['loc'])))}: {e['msg']}"
+                for e in error.errors()
+            ]
+        except Exception:  # noqa: BLE001 - an annotation pydantic cannot read is no mistake of ours
+            options[name] = value
+    missing = [
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty
+        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+        and name not in positional
+        and name not in spec.options
+        and name not in provided
+    ]
+    mistakes += [f"{spec.use} needs the option '{name}'" for name in missing]
+    if mistakes:
+        raise ConfigError("; ".join(mistakes))
+    return options
+
+
+@functools.cache
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    function = target.__init__ if inspect.isclass(target) else target  # type: ignore[misc]
+    try:
+        return inspect.get_annotations(function, eval_str=True)
+    except Exception:  # noqa: BLE001 - names only a type checker can see
+        return {}

@@ -1,0 +1,64 @@
+"""The errors detpipe raises for its users.
+
+Every message names the thing, the value and the way out. All of them derive from
+:class:`DetpipeError`, so a caller can tell "the input is wrong" from a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class DetpipeError(Exception):
+    """Base of every error that detpipe raises on purpose."""
+
+
+class ConfigError(DetpipeError, ValueError):
+    """A configuration value is wrong. The message lists every mistake found, one a line.
+
+    It is a ``ValueError`` too, so pydantic and Kedro collect it with their own findings.
+    """
+
+
+class DataError(DetpipeError):
+    """The data set cannot be used as it is (missing file, malformed record, unknown class, …)."""
+
+
+class TableError(DataError):
+    """A table lacks a column, or a column holds a value it must not hold."""
+
+
+class WeightsError(DetpipeError):
+    """Weights cannot be found or do not fit the model."""
+
+
+class CheckpointError(DetpipeError):
+    """A checkpoint cannot be read, or belongs to another run."""
+
+
+class NonFiniteLoss(DetpipeError):
+    """A loss became NaN or infinite.
+
+    Attributes:
+        step: which optimiser update it was (1 is the first).
+        losses: name → value of every loss of that step.
+        files: the images of that step's batch.
+    """
+
+    def __init__(self, step: int, losses: dict[str, float], files: Sequence[str]) -> None:
+        self.step, self.losses, self.files = step, losses, tuple(files)
+        values = ", ".join(f"{name}={value:g}" for name, value in losses.items())
+        super().__init__(
+            f"loss is not finite at step {step}: {values}. Images of this batch: "
+            f"{', '.join(self.files) or 'unknown'}. Lower the learning rate, lengthen the warm-up, "
+            f"clip gradients (train.clip), or look at these images; the last checkpoint is intact."
+        )
+
+
+class VerificationError(DetpipeError):
+    """The run did not meet its expected results (raised after every report is written)."""
+
+
+def one_message(title: str, mistakes: Sequence[str]) -> str:
+    """``title`` followed by one line for each mistake, for errors that come all at once."""
+    return "\n".join([title, *(f"- {mistake}" for mistake in mistakes)])

@@ -1,0 +1,181 @@
+"""The tables that pass between the stages, their columns and their checks.
+
+Boxes are absolute pixels of the upright image, 0-based, x2/y2 exclusive. Classes go by name; ids
+are strings. See ``docs/tables.md``.
+
+Each :class:`Table` is also a Kedro ``validator:`` (it has ``validate``), so the catalog checks a
+table whenever it is loaded or saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+
+from detpipe.core.errors import TableError, one_message
+
+Kind = Literal["str", "int", "float", "bool"]
+
+_DTYPES: Mapping[Kind, str] = {"str": "str", "int": "int64", "float": "float64", "bool": "bool"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A DataFrame's columns, in order, with their kinds and the rules their values obey.
+
+    Attributes:
+        name: what messages call it.
+        columns: column → kind.
+        rules: (sentence, function that gives a boolean Series: True where the rule holds).
+        unique: columns that together must not repeat; empty for none.
+    """
+
+    name: str
+    columns: Mapping[str, Kind]
+    rules: tuple[tuple[str, Callable[[pd.DataFrame], pd.Series]], ...] = ()
+    unique: tuple[str, ...] = ()
+
+    def empty(self) -> pd.DataFrame:
+        """The table without rows, dtypes set."""
+        return pd.DataFrame({c: pd.Series(dtype=_DTYPES[k]) for c, k in self.columns.items()})
+
+    def make(self, rows: Iterable[Mapping[str, Any]] | pd.DataFrame) -> pd.DataFrame:
+        """A checked table from rows or from a frame; columns ordered, kinds converted.
+
+        Raises:
+            TableError: a column is missing, a value does not convert or breaks a rule.
+        """
+        frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(list(rows))
+        if frame.empty and not len(frame.columns):
+            return self.empty()
+        missing = [column for column in self.columns if column not in frame]
+        if missing:
+            raise TableError(
+                f"table '{self.name}' lacks the column(s) {', '.join(missing)}; "
+                f"it has {', '.join(map(str, frame.columns))}"
+            )
+        mistakes, columns = [], {}
+        for column, kind in self.columns.items():
+            try:
+                columns[column] = _convert(frame[column], kind)
+            except (TypeError, ValueError) as error:
+                mistakes.append(f"column '{column}' must be {kind}: {error}")
+        if not mistakes:
+            checked = pd.DataFrame(columns).reset_index(drop=True)
+            mistakes = self._broken_rules(checked)
+        if mistakes:
+            raise TableError(one_message(f"table '{self.name}' is not valid:", mistakes))
+        return checked
+
+    def validate(self, data: pd.DataFrame) -> pd.DataFrame:
+        """:meth:`make` under the name Kedro's catalog calls."""
+        return self.make(data)
+
+    def _broken_rules(self, frame: pd.DataFrame) -> list[str]:
+        mistakes = []
+        for sentence, holds in self.rules:
+            bad = frame[~holds(frame).astype(bool)]
+            if len(bad):
+                mistakes.append(f"{sentence}: {len(bad)} row(s) break it, first {_row(bad)}")
+        if self.unique:
+            bad = frame[frame.duplicated(list(self.unique), keep="first")]
+            if len(bad):
+                mistakes.append(
+                    f"{' + '.join(self.unique)} must be unique: {len(bad)} row(s) repeat, "
+                    f"first {_row(bad)}"
+                )
+        return mistakes
+
+
+def _convert(column: pd.Series, kind: Kind) -> pd.Series:
+    if kind == "str":
+        return column.fillna("").astype(str).astype("str")
+    if kind == "float":
+        return pd.to_numeric(column).astype("float64")
+    if kind == "bool":
+        if column.isna().any():
+            raise ValueError(f"{int(column.isna().sum())} value(s) are missing")
+        if not column.isin([0, 1]).all():
+            raise ValueError(f"got {column[~column.isin([0, 1])].iloc[0]!r}")
+        return column.astype("bool")
+    numbers = pd.to_numeric(column)
+    if numbers.isna().any():
+        raise ValueError(f"{int(numbers.isna().sum())} value(s) are missing")
+    if (numbers != numbers.round()).any():
+        raise ValueError("it holds fractions")
+    return numbers.astype("int64")
+
+
+def _row(frame: pd.DataFrame) -> str:
+    return ", ".join(f"{column}={value!r}" for column, value in frame.iloc[0].items())
+
+
+BOX_COLUMNS = ["x1", "y1", "x2", "y2"]
+
+IMAGES = Table(
+    "images",
+    {"image_id": "str", "path": "str", "width": "int", "height": "int", "split": "str"},
+    rules=(
+        (
+            "width and height must be 0 (not yet known) or more",
+            lambda t: (t["width"] >= 0) & (t["height"] >= 0),
+        ),
+    ),
+    unique=("image_id",),
+)
+"""One row an image, those without boxes too. ``path`` is relative to the data set's root;
+``width`` and ``height`` are those of the upright image (EXIF applied)."""
+
+BOXES = Table(
+    "boxes",
+    {
+        "image_id": "str", "annotation_id": "str", "class_name": "str",
+        "x1": "float", "y1": "float", "x2": "float", "y2": "float",
+        "area": "float", "iscrowd": "bool", "difficult": "bool",
+    },
+)  # fmt: skip
+"""One row an object."""
+
+CLASSES = Table("classes", {"class_name": "str"}, unique=("class_name",))
+"""The classes in the order of the model's labels 1..C (0 is background)."""
+
+DETECTIONS = Table(
+    "detections",
+    {
+        "image_id": "str", "class_name": "str",
+        "x1": "float", "y1": "float", "x2": "float", "y2": "float", "score": "float",
+    },
+    rules=(("score must lie in 0..1", lambda t: t["score"].between(0, 1)),),
+)  # fmt: skip
+"""One row a detection, in pixels of the upright image on disk."""
+
+SCORES = Table(
+    "scores",
+    {"dataset": "str", "task": "str", "metric": "str", "class_name": "str", "value": "float"},
+    unique=("dataset", "task", "metric", "class_name"),
+)
+"""AP and AR in percent; an empty class_name means all classes; NaN means there is no number."""
+
+ISSUES = Table(
+    "issues",
+    {
+        "severity": "str", "rule": "str", "file": "str", "image_id": "str",
+        "annotation_id": "str", "value": "str", "action": "str",
+    },
+    rules=(("severity must be error, warning or info",
+            lambda t: t["severity"].isin(["error", "warning", "info"])),),
+)  # fmt: skip
+"""What the check found: one row a finding, with what was done about it."""
+
+VERDICT = Table(
+    "verdict",
+    {
+        "dataset": "str", "task": "str", "metric": "str", "class_name": "str",
+        "expected": "float", "tolerance": "float", "actual": "float", "ok": "bool",
+        "reason": "str",
+    },
+)  # fmt: skip
+"""One row an expectation."""

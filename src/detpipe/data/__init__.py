@@ -1,0 +1,1 @@
+"""From somebody's folder to batches: readers, the check, splits, the stream."""

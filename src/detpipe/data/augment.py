@@ -1,0 +1,312 @@
+"""Transforms of training images and their boxes.
+
+A transform is any callable ``(image, target) -> (image, target)`` with the image as
+``uint8 [3, H, W]``. It may draw from torch's, numpy's or Python's global generators: the stream
+seeds them for each image from the run's seed and the image's position, and restores them.
+Transforms of ``torchvision.transforms.v2`` can be named in the configuration as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.ops import box_iou
+from torchvision.transforms import v2
+
+from detpipe.core.config import Spec
+from detpipe.core.errors import ConfigError
+from detpipe.core.types import Target
+from detpipe.data.colour import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_hue,
+    adjust_saturation,
+)
+from detpipe.data.geometry import clipped, resized, select, to_image, to_pixels, with_boxes
+
+Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
+
+
+def build(spec: Spec) -> Transform:
+    """The transform a spec names; one of torchvision's is wrapped in :class:`Torchvision`.
+
+    Raises:
+        ConfigError: the spec does not fit, or what it builds cannot be called.
+    """
+    transform = spec.build()
+    if isinstance(transform, v2.Transform):
+        return Torchvision(transform)
+    if not callable(transform) or isinstance(transform, torch.nn.Module):
+        raise ConfigError(
+            f"use: '{spec.use}' gives a {type(transform).__name__}, which is no transform of "
+            f"(image, target); write a function of both, or name one of torchvision.transforms.v2"
+        )
+    return transform  # type: ignore[no-any-return]
+
+
+class HorizontalFlip:
+    """Mirrors left and right.
+
+    Args:
+        p: how often, 0..1.
+    """
+
+    def __init__(self, *, p: float = 0.5) -> None:
+        self._p = _probability(p, "HorizontalFlip")
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        """Mirrors the image and its boxes, or leaves both."""
+        if torch.rand(()).item() >= self._p:
+            return image, target
+        width = image.shape[-1]
+        boxes = target.boxes.clone()
+        boxes[:, 0], boxes[:, 2] = width - target.boxes[:, 2], width - target.boxes[:, 0]
+        return image.flip(-1), replace(target, boxes=boxes)
+
+
+class PhotometricDistort:
+    """Changes brightness, contrast, saturation and hue, and swaps channels (SSD's recipe).
+
+    The same five steps, ranges and order as torchvision's ``RandomPhotometricDistort``, on bytes
+    by look-up tables: equal to within rounding, and a small part of its time.
+
+    Args:
+        brightness: range of the factor on all values.
+        contrast: range of the factor on the distance from the mean grey.
+        saturation: range of the factor on the distance from grey.
+        hue: range of the turn of the colour circle, -0.5..0.5.
+        p: how often each step happens.
+    """
+
+    def __init__(
+        self,
+        *,
+        brightness: tuple[float, float] = (0.875, 1.125),
+        contrast: tuple[float, float] = (0.5, 1.5),
+        saturation: tuple[float, float] = (0.5, 1.5),
+        hue: tuple[float, float] = (-0.05, 0.05),
+        p: float = 0.5,
+    ) -> None:
+        self._brightness = _range(brightness, "brightness", 0, float("inf"))
+        self._contrast = _range(contrast, "contrast", 0, float("inf"))
+        self._saturation = _range(saturation, "saturation", 0, float("inf"))
+        self._hue = _range(hue, "hue", -0.5, 0.5)
+        self._p = _probability(p, "PhotometricDistort")
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        """Distorts the image's colours; the target stays."""
+        chance = torch.rand(7).tolist()  # one draw for everything, as each draw costs
+        happens = [c < self._p for c in chance[:5]]
+        contrast_first = chance[5] < 0.5
+        amount = torch.rand(4).tolist()
+        pixels = to_pixels(image)
+        if happens[0]:
+            pixels = adjust_brightness(pixels, _between(self._brightness, amount[0]))
+        if happens[1] and contrast_first:
+            pixels = adjust_contrast(pixels, _between(self._contrast, amount[1]))
+        if happens[2]:
+            pixels = adjust_saturation(pixels, _between(self._saturation, amount[2]))
+        if happens[3]:
+            pixels = adjust_hue(pixels, _between(self._hue, amount[3]))
+        if happens[1] and not contrast_first:
+            pixels = adjust_contrast(pixels, _between(self._contrast, amount[1]))
+        if happens[4]:
+            pixels = np.ascontiguousarray(pixels[..., torch.randperm(3).tolist()])
+        return to_image(pixels), target
+
+
+class Torchvision:
+    """A ``torchvision.transforms.v2`` transform on (image, target).
+
+    Whatever it does to the boxes, the other fields of the target stay in step: boxes cut away or
+    left with less than a pixel are taken out with their labels.
+
+    Args:
+        transform: the transform.
+    """
+
+    def __init__(self, transform: v2.Transform) -> None:
+        self._transform = transform
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        """Transforms both.
+
+        Raises:
+            ConfigError: the transform does not leave a uint8 image of three channels.
+        """
+        sample = {
+            "image": tv_tensors.Image(image),
+            "boxes": tv_tensors.BoundingBoxes(
+                target.boxes, format="XYXY", canvas_size=tuple(image.shape[-2:])
+            ),
+            "labels": torch.arange(len(target.boxes)),  # which boxes are left afterwards
+        }
+        result = self._transform(sample)
+        changed = result["image"].as_subclass(Tensor)
+        if changed.dtype != torch.uint8 or changed.ndim != 3 or changed.shape[0] != 3:
+            raise ConfigError(
+                f"transform {self._transform} gives an image of {changed.dtype} "
+                f"{tuple(changed.shape)}; detectors take uint8 of 3 channels and normalise it "
+                f"themselves: take ToDtype and Normalize out of the transforms"
+            )
+        height, width = changed.shape[-2:]
+        boxes = result["boxes"].as_subclass(Tensor).to(torch.float32)
+        boxes = clipped(boxes, height, width)
+        before = select(target, result["labels"])
+        target = with_boxes(before, boxes)
+        sides, old = boxes[:, 2:] - boxes[:, :2], before.boxes[:, 2:] - before.boxes[:, :2]
+        return changed, select(target, (sides >= old.clamp(max=1.0)).all(dim=1))
+
+
+class ZoomOut:
+    """Puts the image somewhere on a larger canvas of one colour (SSD's expansion).
+
+    Args:
+        fill: grey value or RGB of the canvas, 0..255.
+        side_range: range of canvas side / image side, 1 or more.
+        p: how often.
+    """
+
+    def __init__(
+        self,
+        *,
+        fill: int | tuple[int, int, int] = (124, 116, 104),
+        side_range: tuple[float, float] = (1.0, 4.0),
+        p: float = 0.5,
+    ) -> None:
+        self._fill = (fill,) * 3 if isinstance(fill, int) else fill
+        self._side_range = _range(side_range, "side_range", 1, float("inf"))
+        self._p = _probability(p, "ZoomOut")
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        """The larger image with its boxes moved, or both as they are."""
+        chance = torch.rand(4).tolist()
+        if chance[0] >= self._p:
+            return image, target
+        height, width = image.shape[-2:]
+        ratio = _between(self._side_range, chance[1])
+        down, right = int(height * ratio) - height, int(width * ratio) - width
+        top, left = int(down * chance[2]), int(right * chance[3])
+        canvas = cv2.copyMakeBorder(
+            to_pixels(image), top, down - top, left, right - left, cv2.BORDER_CONSTANT,
+            value=self._fill,
+        )  # fmt: skip
+        boxes = target.boxes + torch.tensor([left, top, left, top], dtype=torch.float32)
+        return to_image(np.asarray(canvas, dtype=np.uint8)), replace(target, boxes=boxes)
+
+
+class IoUCrop:
+    """Cuts out a part that overlaps an object by at least a drawn amount (SSD's crop).
+
+    As torchvision's ``RandomIoUCrop``: boxes whose centre lies in the part stay, clipped. An
+    image without boxes stays as it is.
+
+    Args:
+        min_scale: smallest side of the part as a share of the image's.
+        max_scale: largest.
+        min_aspect_ratio: smallest width / height of the part.
+        max_aspect_ratio: largest.
+        overlaps: the least IoU of part and some object, drawn from these; 1 keeps the image whole.
+        trials: how many parts are tried before another overlap is drawn.
+    """
+
+    def __init__(
+        self,
+        *,
+        min_scale: float = 0.3,
+        max_scale: float = 1.0,
+        min_aspect_ratio: float = 0.5,
+        max_aspect_ratio: float = 2.0,
+        overlaps: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0),
+        trials: int = 40,
+    ) -> None:
+        self._scale = _range((min_scale, max_scale), "min_scale, max_scale", 0, 1)
+        aspect = min_aspect_ratio, max_aspect_ratio
+        self._aspect = _range(aspect, "min_aspect_ratio, max_aspect_ratio", 0, float("inf"))
+        if not overlaps or max(overlaps) < 1:
+            raise ConfigError(f"IoUCrop: overlaps must contain 1 (no crop), got {overlaps}")
+        self._overlaps, self._trials = overlaps, trials
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        """The part and what is in it, or both as they are."""
+        height, width = image.shape[-2:]
+        while len(target.boxes):
+            least = self._overlaps[int(torch.randint(len(self._overlaps), ()).item())]
+            if least >= 1:
+                break
+            parts = self._draw(height, width)
+            centres = (target.boxes[:, :2] + target.boxes[:, 2:]) / 2
+            inside = (centres > parts[:, None, :2]).all(-1) & (centres < parts[:, None, 2:]).all(-1)
+            overlap = box_iou(parts, target.boxes).where(inside, -1).max(dim=1).values
+            good = torch.nonzero(overlap >= least)
+            if len(good):
+                chosen = int(good[0])
+                left, top, right, bottom = (int(v) for v in parts[chosen].tolist())
+                kept = select(target, inside[chosen])
+                boxes = kept.boxes - torch.tensor([left, top, left, top], dtype=torch.float32)
+                boxes = clipped(boxes, bottom - top, right - left)
+                return image[:, top:bottom, left:right], with_boxes(kept, boxes)
+        return image, target
+
+    def _draw(self, height: int, width: int) -> Tensor:
+        """Parts ``[K, 4]`` in whole pixels, those of the wrong shape left out."""
+        chance = torch.rand(self._trials, 4)
+        low, high = self._scale
+        sides = ((low + (high - low) * chance[:, :2]) * torch.tensor([width, height])).floor()
+        corner = ((torch.tensor([width, height]) - sides) * chance[:, 2:]).floor()
+        aspect = sides[:, 0] / sides[:, 1]
+        fits = (aspect >= self._aspect[0]) & (aspect <= self._aspect[1]) & (sides >= 1).all(1)
+        return torch.cat([corner, corner + sides], dim=1)[fits]
+
+
+class RandomSize:
+    """Multi-scale training: one of several shorter sides, aspect ratio kept.
+
+    It decides the size at which the image reaches the model; ``stream.resize`` is not applied
+    again after it.
+
+    Args:
+        short_sides: the sizes to draw from, pixels.
+        long_side: the longer side stays within this; None for no limit.
+    """
+
+    sets_size = True
+
+    def __init__(self, *, short_sides: tuple[int, ...], long_side: int | None = None) -> None:
+        if not short_sides or min(short_sides) <= 0:
+            raise ConfigError(f"RandomSize: short_sides must be sizes above 0, got {short_sides}")
+        self._short_sides, self._long_side = short_sides, long_side
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        """The image at the drawn size, boxes and area with it."""
+        short = self._short_sides[int(torch.randint(len(self._short_sides), ()).item())]
+        height, width = image.shape[-2:]
+        scale = short / min(height, width)
+        if self._long_side:
+            scale = min(scale, self._long_side / max(height, width))
+        return resized(image, target, (max(1, round(height * scale)), max(1, round(width * scale))))
+
+
+def _between(limits: tuple[float, float], share: float) -> float:
+    return limits[0] + (limits[1] - limits[0]) * share
+
+
+def _probability(p: float, name: str) -> float:
+    if not 0 <= p <= 1:
+        raise ConfigError(f"{name}: p must lie in 0..1, got {p}")
+    return p
+
+
+def _range(
+    limits: tuple[float, float], name: str, least: float, most: float
+) -> tuple[float, float]:
+    low, high = limits
+    if not least <= low <= high <= most:
+        raise ConfigError(f"{name}: must be [low, high] within {least}..{most}, got {limits}")
+    return low, high

@@ -1,0 +1,190 @@
+"""What a data set looks like, in numbers and in pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TINY, SMALL, MEDIUM = 8, 32, 96
+"""Sides in pixels: a square of less than ``TINY`` is hard to see for any detector; COCO calls a
+square of less than ``SMALL`` small, of less than ``MEDIUM`` medium."""
+
+
+def describe(images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame) -> pd.DataFrame:
+    """Statistics of a data set in long form.
+
+    Args:
+        images: the ``images`` table.
+        boxes: the ``boxes`` table.
+        classes: the ``classes`` table.
+
+    Returns:
+        Columns ``split`` ('' for all), ``class_name`` ('' for all), ``statistic``, ``value``.
+        For every split and class: ``images`` (that hold the class), ``boxes``, ``crowd``,
+        ``difficult``, ``box_side_min``, ``_median``, ``_max`` (square root of width times height,
+        pixels), ``tiny_boxes`` (side below 8), ``small_boxes``, ``medium_boxes``, ``large_boxes``
+        (by ``area``, as COCO does), ``boxes_per_image_median`` and ``_max`` (over the images that
+        hold the class). For all classes together also ``images_without_boxes``, ``image_width_*``
+        and ``image_height_*`` (min, median, max), and the last two count all images. What has no
+        number (the median of nothing) is NaN.
+    """
+    splits = ["", *(split for split in _ordered(images["split"]) if split)]
+    owner = boxes["image_id"].map(images.set_index("image_id")["split"])
+    rows: list[tuple[str, str, str, float]] = []
+    for split in splits:
+        pictures = images if split == "" else images[images["split"] == split]
+        inside = boxes if split == "" else boxes[owner == split]
+        for name in ["", *classes["class_name"]]:
+            chosen = inside if name == "" else inside[inside["class_name"] == name]
+            rows += [(split, name, *pair) for pair in _statistics(pictures, chosen, all_=not name)]
+    return pd.DataFrame(rows, columns=["split", "class_name", "statistic", "value"])
+
+
+def _ordered(splits: pd.Series) -> list[str]:
+    """The splits there are: train, val, test first, others by name."""
+    usual = ["train", "val", "test"]
+    there = sorted(map(str, splits.unique()))
+    return [s for s in usual if s in there] + [s for s in there if s not in usual]
+
+
+def _statistics(
+    images: pd.DataFrame, boxes: pd.DataFrame, *, all_: bool
+) -> Iterator[tuple[str, float]]:
+    per_image = boxes.groupby("image_id").size()
+    sides = _sides(boxes)
+    area = boxes["area"]
+    yield "images", float(len(images) if all_ else len(per_image))
+    if all_:
+        yield "images_without_boxes", float((~images["image_id"].isin(per_image.index)).sum())
+        per_image = per_image.reindex(images["image_id"], fill_value=0)
+    yield "boxes", float(len(boxes))
+    yield "crowd", float(boxes["iscrowd"].sum())
+    yield "difficult", float(boxes["difficult"].sum())
+    for what, value in _spread(sides):
+        yield f"box_side_{what}", value
+    yield "tiny_boxes", float((sides < TINY).sum())
+    yield "small_boxes", float((area < SMALL**2).sum())
+    yield "medium_boxes", float(((area >= SMALL**2) & (area < MEDIUM**2)).sum())
+    yield "large_boxes", float((area >= MEDIUM**2).sum())
+    yield "boxes_per_image_median", float(per_image.median()) if len(per_image) else np.nan
+    yield "boxes_per_image_max", float(per_image.max()) if len(per_image) else np.nan
+    if all_:
+        for column in ("width", "height"):
+            for what, value in _spread(images[column]):
+                yield f"image_{column}_{what}", value
+
+
+def _sides(boxes: pd.DataFrame) -> pd.Series:
+    """Square root of each box's width times height, pixels."""
+    area = (boxes["x2"] - boxes["x1"]) * (boxes["y2"] - boxes["y1"])
+    return area.clip(lower=0).pow(0.5)
+
+
+def _spread(values: pd.Series) -> Iterator[tuple[str, float]]:
+    for what in ("min", "median", "max"):
+        yield what, float(getattr(values, what)()) if len(values) else np.nan
+
+
+def plots(images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame) -> dict[str, Figure]:
+    """Pictures of a data set: ``class_counts``, ``box_sizes``, ``boxes_per_image``, ``positions``.
+
+    They need no display, and matplotlib's global state (pyplot) is left alone.
+    """
+    splits = _ordered(images["split"])
+    owner = boxes["image_id"].map(images.set_index("image_id")["split"])
+    return {
+        "class_counts": _class_counts(boxes, owner, classes, splits),
+        "box_sizes": _box_sizes(boxes, owner, splits),
+        "boxes_per_image": _boxes_per_image(images, boxes, splits),
+        "positions": _positions(images, boxes),
+    }
+
+
+def _figure(title: str, *, height: float = 4.0) -> tuple[Figure, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, height), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title)
+    return figure, axes
+
+
+def _plain(name: str) -> str:
+    """The name with matplotlib's mathematics switched off."""
+    return name.replace("$", r"\$")
+
+
+def _class_counts(
+    boxes: pd.DataFrame, owner: pd.Series, classes: pd.DataFrame, splits: list[str]
+) -> Figure:
+    names = classes["class_name"].tolist()
+    figure, axes = _figure("Boxes of each class", height=1.5 + 0.22 * max(len(names), 5))
+    places = np.arange(len(names), dtype=float)
+    start = np.zeros(len(names))
+    for split in splits:
+        counts = boxes[owner == split]["class_name"].value_counts().reindex(names, fill_value=0)
+        axes.barh(places, counts, left=start, label=_plain(split) or "all")
+        start += counts.to_numpy()
+    for place, total in zip(places, start, strict=True):
+        axes.text(total, place, f" {total:.0f}", va="center", fontsize=8)
+    axes.set_yticks(places, [_plain(name) for name in names])
+    axes.invert_yaxis()
+    axes.margins(x=0.1)
+    axes.set_xlabel("boxes")
+    if splits:
+        axes.legend()
+    return figure
+
+
+def _box_sizes(boxes: pd.DataFrame, owner: pd.Series, splits: list[str]) -> Figure:
+    figure, axes = _figure("Box sizes")
+    sides = _sides(boxes)
+    sides = sides[sides > 0]
+    if len(sides):
+        edges = np.geomspace(max(sides.min(), 0.5), max(sides.max(), 1.0) * 1.001, 41)
+        parts = [sides[owner.loc[sides.index] == split] for split in splits]
+        axes.hist(parts, edges, stacked=True, label=[_plain(s) or "all" for s in splits])
+        axes.set_xscale("log")
+        axes.legend()
+    for side, name in ((SMALL, "small | medium"), (MEDIUM, "medium | large")):
+        axes.axvline(side, color="grey", linewidth=0.8, linestyle="--")
+        axes.annotate(name, (side, 0.99), xycoords=("data", "axes fraction"), rotation=90,
+                      va="top", ha="right", fontsize=7, color="grey")  # fmt: skip
+    axes.set_xlabel("square root of width times height, pixels")
+    axes.set_ylabel("boxes")
+    return figure
+
+
+def _boxes_per_image(images: pd.DataFrame, boxes: pd.DataFrame, splits: list[str]) -> Figure:
+    figure, axes = _figure("Boxes in an image")
+    counts = boxes.groupby("image_id").size().reindex(images["image_id"], fill_value=0)
+    counts.index = images.index
+    most = int(counts.max()) if len(counts) else 0
+    width = max(1, -(-(most + 1) // 40))  # whole numbers of boxes to a bar, 40 bars at most
+    edges = np.arange(0, most + width + 1, width) - 0.5
+    if len(counts):
+        parts = [counts[images["split"] == split] for split in splits]
+        axes.hist(parts, edges, stacked=True, label=[_plain(s) or "all" for s in splits])
+        axes.legend()
+    axes.set_xlabel("boxes")
+    axes.set_ylabel("images")
+    return figure
+
+
+def _positions(images: pd.DataFrame, boxes: pd.DataFrame) -> Figure:
+    figure, axes = _figure("Where box centres lie", height=5.0)
+    sizes = images.set_index("image_id")[["width", "height"]].reindex(boxes["image_id"])
+    x = (boxes["x1"] + boxes["x2"]).to_numpy() / 2 / sizes["width"].to_numpy()
+    y = (boxes["y1"] + boxes["y2"]).to_numpy() / 2 / sizes["height"].to_numpy()
+    counts, _, _ = np.histogram2d(y, x, bins=32, range=((0, 1), (0, 1)))
+    drawn = axes.imshow(counts, extent=(0, 1, 1, 0), cmap="viridis", interpolation="nearest")
+    figure.colorbar(drawn, label="boxes")
+    axes.set_xlabel("share of the image's width")
+    axes.set_ylabel("share of the image's height")
+    return figure

@@ -1,0 +1,1 @@
+"""One reader a format; each gives the same tables."""

@@ -1,0 +1,52 @@
+"""A plain folder of pictures, without any boxes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from detpipe.core.errors import DataError
+from detpipe.data.formats.base import IMAGE_SUFFIXES, Annotations, IssueLog, annotations
+from detpipe.data.image import upright_size
+
+
+def read(root: Path, *, split: str = "") -> Annotations:
+    """Every picture below ``root`` (a folder, or one picture), in the order of their paths.
+
+    Args:
+        root: the folder; its sub-folders are searched too.
+        split: what the ``split`` column holds.
+
+    Returns:
+        Tables with ``image_id`` = the path without its suffix, or with it where two pictures
+        differ in the suffix only; no boxes, no classes.
+
+    Raises:
+        DataError: there is no picture, or one of them is none (all are named).
+    """
+    base = root.parent if root.is_file() else root
+    files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
+    pictures = [path.relative_to(base) for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+    if not pictures:
+        raise DataError(
+            f"no pictures in '{root}': looked for {', '.join(sorted(IMAGE_SUFFIXES))} in it and "
+            f"the folders below, found {len(files)} other file(s)"
+        )
+    stems = [path.with_suffix("").as_posix() for path in pictures]
+    named = Counter(stems)
+    rows, unreadable = [], []
+    for path, stem in zip(pictures, stems, strict=True):
+        try:
+            height, width = upright_size(base / path)
+        except DataError as error:
+            unreadable.append(str(error))
+            continue
+        rows.append(
+            {
+                "image_id": stem if named[stem] == 1 else path.as_posix(),
+                "path": path.as_posix(), "width": width, "height": height, "split": split,
+            }
+        )  # fmt: skip
+    if unreadable:
+        raise DataError("\n- ".join(["these pictures cannot be read:", *unreadable]))
+    return annotations(rows, [], [], IssueLog())

@@ -1,0 +1,154 @@
+"""Kedro datasets of this project: folders, weights, pictures."""
+
+from __future__ import annotations
+
+import json
+import os
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from kedro.io import AbstractDataset, DatasetError
+from kedro_datasets._typing import ImagePreview
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from detpipe.core.types import Weights
+
+
+class FolderDataset(AbstractDataset[None, Path]):
+    """A folder that nodes work in (image folder, checkpoint folder); loads as its ``Path``.
+
+    It is an input only: what is written into it is the business of the node that got it.
+
+    Args:
+        path: the folder; relative to the project.
+        missing: what a missing folder means when it is loaded: an ``error``, ``create`` it, or
+            ``pass`` (the node deals with it).
+        hint: what to do about it, for the error's message.
+        metadata: for plug-ins such as kedro-viz.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str,
+        missing: Literal["error", "create", "pass"] = "error",
+        hint: str = "",
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
+        self._path = Path(path)
+        self._missing = missing
+        self._hint = hint
+        self.metadata = metadata
+
+    def load(self) -> Path:
+        """The folder; an error that says what to do where it is missing."""
+        if self._missing == "create":
+            self._path.mkdir(parents=True, exist_ok=True)
+        elif self._missing == "error" and not self._path.exists():
+            raise DatasetError(f"there is nothing at '{self._path}'. {self._hint}".rstrip())
+        return self._path
+
+    def save(self, data: None) -> None:
+        """Not possible: nodes write into the folder."""
+        raise DatasetError(f"'{self._path}' is a folder that nodes write into; it is not saved")
+
+    def _exists(self) -> bool:
+        return self._path.exists()
+
+    def _describe(self) -> dict[str, Any]:
+        return {"path": str(self._path), "missing": self._missing}
+
+
+class WeightsDataset(AbstractDataset["Weights", "Weights"]):
+    """A trained model's weights as a safetensors file with their metadata in its header.
+
+    Nothing in the file is executed when it is loaded. It is written to a temporary name and
+    renamed, so a half-written file never has the final name.
+
+    Args:
+        filepath: the file; relative to the project.
+        metadata: for plug-ins such as kedro-viz.
+    """
+
+    def __init__(self, *, filepath: str, metadata: dict[str, Any] | None = None) -> None:
+        self._filepath = Path(filepath)
+        self.metadata = metadata
+
+    def load(self) -> Weights:
+        """State and metadata; the tensors are on the CPU."""
+        from safetensors import safe_open
+
+        from detpipe.core.types import Weights
+
+        with safe_open(self._filepath, framework="pt") as file:
+            header = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if "detpipe" not in header:
+            raise DatasetError(
+                f"'{self._filepath}' was not written by detpipe: its header names no classes"
+            )
+        return Weights(state, json.loads(header["detpipe"]))
+
+    def save(self, data: Weights) -> None:
+        """Writes the file whole or not at all."""
+        from safetensors.torch import save_file
+
+        self._filepath.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._filepath.with_name(f".{self._filepath.name}.{os.getpid()}")
+        try:
+            save_file(
+                {name: tensor.detach().cpu().contiguous() for name, tensor in data.state.items()},
+                temporary,
+                metadata={"detpipe": json.dumps(data.metadata), "format": "pt"},
+            )
+            temporary.replace(self._filepath)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _exists(self) -> bool:
+        return self._filepath.exists()
+
+    def _describe(self) -> dict[str, Any]:
+        return {"filepath": str(self._filepath)}
+
+
+class PictureDataset(AbstractDataset["Image", "Image"]):
+    """One picture (a ``PIL.Image``), shown by kedro-viz.
+
+    Args:
+        filepath: the file; relative to the project; the format follows from its suffix.
+        metadata: for plug-ins such as kedro-viz.
+    """
+
+    def __init__(self, *, filepath: str, metadata: dict[str, Any] | None = None) -> None:
+        self._filepath = Path(filepath)
+        self.metadata = metadata
+
+    def load(self) -> Image:
+        """The picture, read into memory."""
+        from PIL import Image
+
+        with Image.open(self._filepath) as image:
+            return image.copy()
+
+    def save(self, data: Image) -> None:
+        """Writes the picture."""
+        self._filepath.parent.mkdir(parents=True, exist_ok=True)
+        data.save(self._filepath)
+
+    def preview(self) -> ImagePreview:
+        """The picture as base64 PNG."""
+        import base64
+
+        buffer = BytesIO()
+        self.load().save(buffer, format="PNG")
+        return ImagePreview(base64.b64encode(buffer.getvalue()).decode())
+
+    def _exists(self) -> bool:
+        return self._filepath.exists()
+
+    def _describe(self) -> dict[str, Any]:
+        return {"filepath": str(self._filepath)}

@@ -1,0 +1,1 @@
+"""Inference, scores, reports and the gate; after detection all functions of tables."""

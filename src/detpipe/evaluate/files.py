@@ -1,0 +1,298 @@
+"""Detections from and to files of any framework: COCO results, csv, Parquet."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pandas as pd
+
+from detpipe.core.errors import DataError, TableError, one_message
+from detpipe.core.tables import BOX_COLUMNS, DETECTIONS
+from detpipe.evaluate.common import did_you_mean, listed, records
+
+logger = logging.getLogger(__name__)
+
+_ALIASES: Mapping[str, tuple[str, ...]] = {
+    "image_id": ("image", "img_id", "file_name", "filename", "file", "path", "image_path"),
+    "class_name": ("category_name", "class", "label", "category", "name"),
+    "category_id": ("class_id", "label_id"),
+    "score": ("confidence", "conf", "probability", "prob"),
+    "x1": ("xmin", "x_min", "left"),
+    "y1": ("ymin", "y_min", "top"),
+    "x2": ("xmax", "x_max", "right"),
+    "y2": ("ymax", "y_max", "bottom"),
+    "x": (),
+    "y": (),
+    "w": ("width",),
+    "h": ("height",),
+}
+"""Our column → other frameworks' names for it, the likeliest first; case does not matter."""
+
+
+def read_detections(
+    path: Path,
+    images: pd.DataFrame,
+    classes: pd.DataFrame,
+    *,
+    categories: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
+) -> pd.DataFrame:
+    """Reads the detections of any framework for a data set.
+
+    * ``.json``: COCO results, a list of ``{image_id, category_id, bbox: [x, y, w, h], score}``,
+      or a whole COCO file whose annotations have scores;
+    * ``.csv``, ``.parquet``: columns of the detections table or their usual names elsewhere
+      (``xmin``, ``confidence``, ``label``, …); boxes as corners, or as ``x, y, w, h``.
+
+    Images are found by id (as text), else by path, file name or its stem, whichever finds all.
+    Classes go by name (``class_name``, ``category_name``, …); where the file has ids only, by
+    ``categories``, else by the file's own ``categories`` list, else, if all ids lie in 1..C, by
+    the order of ``classes``, with a warning.
+
+    Args:
+        path: the file.
+        images: the images table.
+        classes: the classes table.
+        categories: category id → class name.
+        columns: our column → the file's, where the guess is wrong.
+
+    Returns:
+        A detections table, rows in the order of the file.
+
+    Raises:
+        DataError: the file is missing or unreadable, lacks a column, or names images or classes
+            that are not there; all of one kind together.
+    """
+    frame, own = _read(path)
+    frame = _named(frame, columns or {}, path)
+    if frame.empty:
+        logger.warning("%s: there are no detections in it", path.name)
+        return DETECTIONS.empty()
+    frame, mistakes = _corners(frame, path), []
+    if "class_name" not in frame and "category_id" not in frame:
+        mistakes.append("there is neither a class_name nor a category_id")
+    mistakes += [
+        f"there is no {column}"
+        for column in ("image_id", "score", *BOX_COLUMNS)
+        if column not in frame
+    ]
+    if mistakes:
+        raise DataError(
+            one_message(
+                f"{path}: these are not detections (columns: {', '.join(map(str, frame))}); rename "
+                "the columns, or say which is which:", mistakes
+            )
+        )  # fmt: skip
+    frame["image_id"], unknown_images = _match_images(frame["image_id"], images, path)
+    frame["class_name"], unknown_classes = _match_classes(
+        frame, classes, path, categories=categories, own=own
+    )
+    mistakes = unknown_images + unknown_classes + _bad_boxes(frame)
+    if mistakes:
+        raise DataError(one_message(f"{path}: it does not fit the data set:", mistakes))
+    try:
+        return DETECTIONS.make(frame)
+    except TableError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def coco_results(detections: pd.DataFrame, classes: pd.DataFrame) -> list[dict[str, Any]]:
+    """Detections as a COCO result list, ready for JSON.
+
+    ``category_id`` is 1..C in the order of ``classes`` and ``category_name`` goes with it;
+    ``image_id`` is a number where the id reads as one, else text; ``bbox`` is x, y, w, h.
+    """
+    numbers = {name: i for i, name in enumerate(classes["class_name"], start=1)}
+    return [
+        {
+            "image_id": _id(row.image_id),
+            "category_id": numbers[row.class_name],
+            "category_name": row.class_name,
+            "bbox": [row.x1, row.y1, row.x2 - row.x1, row.y2 - row.y1],
+            "score": row.score,
+        }
+        for row in records(detections)
+    ]
+
+
+def _id(text: str) -> int | str:
+    """A number only if it would be written the same way: "0001" stays text."""
+    return int(text) if text.isdecimal() and str(int(text)) == text else text
+
+
+def _read(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
+    """The rows of the file, and its own category id → name, if it has one."""
+    kind = path.suffix.lower()
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file of detections")
+    try:
+        if kind == ".json":
+            return _read_json(path)
+        if kind == ".csv":
+            text: dict[str, Any] = {"keep_default_na": False, "dtype": str, "encoding": "utf-8-sig"}
+            frame = pd.read_csv(path, **text)
+            if len(frame.columns) == 1 and ";" in str(frame.columns[0]):
+                frame = pd.read_csv(path, sep=";", **text)
+            return frame, {}
+        if kind in (".parquet", ".pq"):
+            return pd.read_parquet(path), {}
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path}: it cannot be read: {error}") from error
+    raise DataError(f"{path}: '{kind}' is none of .json, .csv, .parquet")
+
+
+def _read_json(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
+    data = json.loads(path.read_bytes())
+    own: dict[str, str] = {}
+    if isinstance(data, dict):
+        own = {str(c["id"]): str(c["name"]) for c in data.get("categories", [])}
+        data = data.get("annotations", data.get("predictions"))
+    if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
+        raise DataError(
+            f"{path}: expected a list of detections, or an object with 'annotations'; see COCO's "
+            "result format"
+        )
+    return pd.DataFrame(data), own
+
+
+def _named(frame: pd.DataFrame, columns: Mapping[str, str], path: Path) -> pd.DataFrame:
+    """The frame with our names for its columns."""
+    absent = [theirs for theirs in columns.values() if theirs not in frame]
+    if absent:
+        raise DataError(
+            f"{path}: there is no column {listed(absent)}; it has {', '.join(map(str, frame))}"
+        )
+    lower = {str(column).strip().lower(): column for column in frame}
+    names: dict[Any, str] = {theirs: ours for ours, theirs in columns.items()}
+    for ours, aliases in _ALIASES.items():
+        if ours in columns:
+            continue
+        theirs = next((lower[a] for a in (ours, *aliases) if a in lower), None)
+        if theirs is not None and theirs not in names:
+            names[theirs] = ours
+    renamed = {str(theirs): ours for theirs, ours in names.items() if theirs != ours}
+    if renamed:
+        guesses = ", ".join(f"{theirs} as {ours}" for theirs, ours in renamed.items())
+        logger.info("%s: read %s", path.name, guesses)
+    return frame.rename(columns=names)
+
+
+def _corners(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """The frame with float x1 y1 x2 y2 and score, whatever way its boxes are written."""
+    if "bbox" in frame:
+        bad = frame["bbox"].map(lambda b: not isinstance(b, (list, tuple)) or len(b) != 4)
+        if bad.any():
+            row = int(bad.to_numpy().argmax())
+            raise DataError(
+                f"{path}: {int(bad.sum())} bbox(es) are not four numbers x, y, width, height; "
+                f"first: {frame['bbox'].iloc[row]!r} in row {row + 1}"
+            )
+        four = pd.DataFrame(frame["bbox"].tolist(), columns=["x", "y", "w", "h"], index=frame.index)
+        frame = frame.drop(columns=["x", "y", "w", "h"], errors="ignore").join(four)
+    numbers = [c for c in (*BOX_COLUMNS, "x", "y", "w", "h", "score") if c in frame]
+    frame = frame.assign(**{c: pd.to_numeric(frame[c], errors="coerce") for c in numbers})
+    if not set(BOX_COLUMNS) <= set(frame) and {"x", "y", "w", "h"} <= set(frame):
+        x, y = frame["x"], frame["y"]
+        frame = frame.assign(x1=x, y1=y, x2=x + frame["w"], y2=y + frame["h"])
+    return frame
+
+
+def _text(values: pd.Series) -> pd.Series:
+    """Ids as text; 7.0, as a column with gaps would hold it, is 7."""
+
+    def one(value: Any) -> str:
+        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+    return values.map(one).str.strip()
+
+
+def _match_images(
+    values: pd.Series, images: pd.DataFrame, path: Path
+) -> tuple[pd.Series, list[str]]:
+    """The table's image ids, by the first way that finds all; and what is unknown."""
+    texts, ids = _text(values), images["image_id"]
+    paths = images["path"].map(lambda p: str(PurePosixPath(str(p).replace("\\", "/"))))
+    ways: dict[str, tuple[pd.Series, Callable[[str], str]]] = {
+        "id": (ids, str),
+        "path": (paths, lambda v: v.replace("\\", "/")),
+        "file name": (paths, lambda v: PurePosixPath(v.replace("\\", "/")).name),
+        "stem of the file name": (paths, lambda v: PurePosixPath(v.replace("\\", "/")).stem),
+        "id as a number": (ids, lambda v: str(int(v)) if v.isdecimal() else v),
+    }
+    least: list[str] | None = None
+    for way, (known, key) in ways.items():
+        keys = known.map(key)
+        keys = keys[~keys.duplicated(keep=False)]
+        to_id = dict(zip(keys, ids.loc[keys.index], strict=True))
+        found = texts.map(lambda v, key=key, to_id=to_id: to_id.get(key(v)))
+        unknown = texts[found.isna()].unique().tolist()
+        if not unknown:
+            if way != "id":
+                logger.info("%s: images were found by their %s", path.name, way)
+            return found.astype("str"), []
+        if least is None or len(unknown) < len(least):
+            least = unknown
+    assert least is not None  # noqa: S101 - there are ways
+    return texts, [
+        f"{len(least)} image(s) are not in the data set: {listed(least)}; its ids look like "
+        f"{listed(ids.head(3).tolist())}"
+    ]
+
+
+def _match_classes(
+    frame: pd.DataFrame,
+    classes: pd.DataFrame,
+    path: Path,
+    *,
+    categories: Mapping[str, str] | None,
+    own: Mapping[str, str],
+) -> tuple[pd.Series, list[str]]:
+    """Class names for the rows, and what is unknown."""
+    known = classes["class_name"].tolist()
+    if "class_name" in frame and categories is None:
+        names = frame["class_name"].astype("str")
+    else:
+        if "category_id" not in frame:
+            frame = frame.assign(category_id=frame["class_name"])
+        ids = _text(frame["category_id"])
+        mapping = dict(categories or own)
+        if not mapping:
+            mapping = {str(i): name for i, name in enumerate(known, start=1)}
+            logger.warning(
+                "%s: it has category ids and no names; 1..%d are taken for the classes in order "
+                "(%s). If that is wrong, set evaluate_files.categories", path.name, len(known),
+                listed(known),
+            )  # fmt: skip
+        names = ids.map(mapping)
+        strangers = ids[names.isna()].unique().tolist()
+        if strangers:
+            return names, [
+                f"{len(strangers)} category id(s) have no name: {listed(strangers)}; set "
+                "evaluate_files.categories (id: name) for all ids of the file"
+            ]
+    unknown = names[~names.isin(known)].unique().tolist()
+    return names, [
+        f"{len(unknown)} class(es) are not in the data set: {listed(unknown)}"
+        f"{did_you_mean(unknown[0], known)} Its classes: {listed(known)}"
+    ] if unknown else []
+
+
+def _bad_boxes(frame: pd.DataFrame) -> list[str]:
+    """What is wrong with numbers, with the first such row."""
+    numbers = frame[[*BOX_COLUMNS, "score"]]
+    checks = {
+        "have a box or score that is no number": numbers.isna().any(axis=1),
+        "have x2 below x1 or y2 below y1 (are they x, y, width, height?)":
+            (frame["x2"] < frame["x1"]) | (frame["y2"] < frame["y1"]),
+        "have a score outside 0..1": (frame["score"] < 0) | (frame["score"] > 1),
+    }  # fmt: skip
+    return [
+        f"{int(bad.sum())} row(s) {what}; first: row {int(bad.to_numpy().argmax()) + 1}, "
+        f"{', '.join(f'{k} {v:g}' for k, v in numbers[bad].iloc[0].items())}"
+        for what, bad in checks.items()
+        if bad.any()
+    ]

@@ -1,0 +1,103 @@
+"""All metrics of a data set: functions of tables, joined into one scores table."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import pandas as pd
+
+from detpipe.core.config import Spec
+from detpipe.core.errors import ConfigError, TableError
+from detpipe.core.tables import SCORES
+from detpipe.evaluate.common import check_known, records
+
+logger = logging.getLogger(__name__)
+
+_ROW = ["dataset", "task", "metric", "class_name"]
+
+
+def score(
+    images: pd.DataFrame,
+    boxes: pd.DataFrame,
+    detections: pd.DataFrame,
+    classes: pd.DataFrame,
+    *,
+    dataset: str,
+    metrics: Mapping[str, Spec | None],
+    max_detections: int,
+) -> pd.DataFrame:
+    """Calls every metric on one data set's tables and joins what they return.
+
+    A metric is any function that takes some of ``images``, ``boxes``, ``detections``, ``classes``
+    (tables), ``dataset`` and ``max_detections`` by name, and returns rows of the scores table.
+
+    Args:
+        images: the images that were looked at.
+        boxes: the truth in them.
+        detections: what was found in them.
+        classes: the classes table.
+        dataset: name of the data set (``val``, ``test``), for the rows.
+        metrics: name → spec; ``None`` is left out.
+        max_detections: the limit of detections per image.
+
+    Returns:
+        A scores table, metrics in their order.
+
+    Raises:
+        DataError: a table names images or classes that are not there; all are listed.
+        ConfigError: two metrics give the same row.
+        TableError: a metric returns something else than rows of the scores table.
+    """
+    check_known(images, classes, boxes=boxes, detections=detections)
+    _warn_about_limit(boxes, dataset=dataset, max_detections=max_detections)
+    parts: dict[str, pd.DataFrame] = {}
+    for name, spec in metrics.items():
+        if spec is None:
+            continue
+        rows = spec.build(
+            images=images,
+            boxes=boxes,
+            detections=detections,
+            classes=classes,
+            dataset=dataset,
+            max_detections=max_detections,
+        )
+        try:
+            parts[name] = SCORES.make(rows)
+        except TableError as error:
+            raise TableError(f"metric '{name}' ({spec.use}): {error}") from error
+    if not parts:
+        return SCORES.empty()
+    joined = pd.concat([part.assign(_by=name) for name, part in parts.items()])
+    twice = joined[joined.duplicated(_ROW, keep=False)]
+    if len(twice):
+        first = twice.iloc[0]
+        raise ConfigError(
+            f"evaluate.metrics: {', '.join(twice['_by'].unique())} give the same row "
+            f"(metric '{first['metric']}', task '{first['task']}'); set one of them to null"
+        )
+    return SCORES.make(joined)
+
+
+def as_metrics(scores: pd.DataFrame) -> dict[str, float]:
+    """A scores table as named scalars: ``val/bbox/AP``, and by class ``val/bbox/AP/person``.
+
+    Rows without a number (NaN) are left out: a curve has no point there.
+    """
+    metrics = {}
+    for row in records(scores[scores["value"].notna()]):
+        by_class = [row.class_name] if row.class_name else []
+        metrics["/".join([row.dataset, row.task, row.metric, *by_class])] = float(row.value)
+    return metrics
+
+
+def _warn_about_limit(boxes: pd.DataFrame, *, dataset: str, max_detections: int) -> None:
+    counts = boxes.loc[~boxes["iscrowd"], "image_id"].value_counts()
+    crowded = counts[counts > max_detections]
+    if len(crowded):
+        logger.warning(
+            "data set '%s': %d image(s) hold more than max_detections=%d objects (most: %d in "
+            "image '%s'); what is above the limit counts as missed: raise evaluate.max_detections",
+            dataset, len(crowded), max_detections, crowded.iloc[0], crowded.index[0],
+        )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What happens in the loop besides training: one file a phase."""

@@ -1,0 +1,146 @@
+"""Hooks that read scalars and set marks, or ask to stop. They write nothing."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from detpipe.core.errors import ConfigError
+from detpipe.train.contract import Hook, LoopContext, Phase
+
+logger = logging.getLogger(__name__)
+
+Mode = Literal["max", "min"]
+
+
+class _Watch(Hook):
+    """Looks at one metric whenever it gets a new value."""
+
+    phase = Phase.DECIDE
+
+    def __init__(self, metric: str, mode: Mode) -> None:
+        if mode not in ("max", "min"):
+            raise ConfigError(f"mode must be max or min, got '{mode}'")
+        self.metric, self.mode = metric, mode
+        self.best: float | None = None
+        self.best_step = 0
+
+    def on_start(self, ctx: LoopContext) -> None:
+        """An evaluation that the run before could not finish has its result now."""
+        self.on_step(ctx)
+
+    def on_step(self, ctx: LoopContext) -> None:
+        """Looks at a new value; the first evaluation shows whether the name is a mistake."""
+        if ctx.scalars.put_now(self.metric):
+            self.look(ctx, ctx.scalars.latest(self.metric))
+        else:
+            self._check_name(ctx)
+
+    def look(self, ctx: LoopContext, value: float) -> None:
+        """What to do about a new value."""
+        raise NotImplementedError
+
+    def better(self, value: float, *, by: float = 0.0) -> bool:
+        """Whether ``value`` beats the best one by more than ``by``; NaN never does."""
+        if math.isnan(value):
+            return False
+        if self.best is None:
+            return True
+        return value > self.best + by if self.mode == "max" else value < self.best - by
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best value and its step."""
+        return {"best": self.best, "best_step": self.best_step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what :meth:`state_dict` gave."""
+        self.best, self.best_step = state["best"], state["best_step"]
+
+    def _check_name(self, ctx: LoopContext) -> None:
+        group = self.metric.split("/")[0] + "/"
+        known = ctx.scalars.names()
+        if group == "train/" or self.metric in known:
+            return
+        there = [name for name in ctx.scalars.names(at=ctx.state.step) if name.startswith(group)]
+        if there:
+            near = difflib.get_close_matches(self.metric, there, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(there)}"
+            raise ConfigError(
+                f"{type(self).__name__}: the evaluation gives no metric '{self.metric}'; {hint}"
+            )
+
+
+class Best(_Watch):
+    """Marks a step as the best so far (``marks['best']`` is its value); keeps it over a resume.
+
+    Args:
+        metric: name of a scalar.
+        mode: whether more (``max``) or less (``min``) is better.
+    """
+
+    def __init__(self, *, metric: str = "val/bbox/AP", mode: Mode = "max") -> None:
+        super().__init__(metric, mode)
+
+    def look(self, ctx: LoopContext, value: float) -> None:
+        """Sets the mark."""
+        if self.better(value):
+            self.best, self.best_step = value, ctx.state.step
+            ctx.marks["best"] = value
+            logger.info("best %s so far: %.4g, at step %d", self.metric, value, self.best_step)
+
+
+class EarlyStop(_Watch):
+    """Ends the run when a metric has not become better for a while.
+
+    Args:
+        metric: name of a scalar.
+        patience: how many values in a row may be no better before the run ends.
+        min_delta: by how much a value must be better to count.
+        mode: whether more (``max``) or less (``min``) is better.
+    """
+
+    def __init__(
+        self,
+        *,
+        metric: str = "val/bbox/AP",
+        patience: int = 5,
+        min_delta: float = 0.0,
+        mode: Mode = "max",
+    ) -> None:
+        if patience < 1:
+            raise ConfigError(f"EarlyStop: patience must be 1 or more, got {patience}")
+        super().__init__(metric, mode)
+        self._patience, self._min_delta = patience, min_delta
+        self._waited = 0
+
+    def on_start(self, ctx: LoopContext) -> None:
+        """A run that had to stop still has to after a resume."""
+        super().on_start(ctx)
+        self._stop_if_exhausted(ctx)
+
+    def look(self, ctx: LoopContext, value: float) -> None:
+        """Counts values that are no better."""
+        if self.better(value, by=self._min_delta):
+            self.best, self.best_step, self._waited = value, ctx.state.step, 0
+        else:
+            self._waited += 1
+        self._stop_if_exhausted(ctx)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best value, its step, and how many came after it."""
+        return {**super().state_dict(), "waited": self._waited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what :meth:`state_dict` gave."""
+        super().load_state_dict(state)
+        self._waited = state["waited"]
+
+    def _stop_if_exhausted(self, ctx: LoopContext) -> None:
+        if self._waited >= self._patience:
+            ctx.stop(
+                f"{self.metric} has not become better than {self.best} (step {self.best_step}) "
+                f"in {self._waited} evaluations"
+            )

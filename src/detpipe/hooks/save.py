@@ -1,0 +1,68 @@
+"""The hook that writes weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from detpipe.core.config import Duration, Every
+from detpipe.train.checkpoint import CheckpointFolder
+from detpipe.train.contract import Hook, LoopContext, Phase, due
+
+
+class Checkpoint(Hook):
+    """Saves checkpoints: periodically, the best, the final one, and when a signal ends the run.
+
+    Args:
+        folder: where they go, given by the program.
+        every: the period; 0 for none but best and final.
+        keep: how many of the newest stay, beside the best and the final one.
+        best: whether a step marked as best is saved.
+    """
+
+    phase = Phase.SAVE
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        every: Every = Duration(epochs=1),  # noqa: B008 - it is frozen
+        keep: int = 2,
+        best: bool = True,
+    ) -> None:
+        self._folder = CheckpointFolder(folder, keep=keep)
+        self._every, self._best = every, best
+        self._period = 0
+        self._saved_step = -1
+
+    def on_start(self, ctx: LoopContext) -> None:
+        """A best that was found while resuming is saved at once."""
+        self._period = ctx.steps(self._every)
+        self._saved_step = ctx.state.step if ctx.state.step else -1
+        if self._is_best(ctx):
+            self._save(ctx)
+
+    def on_step(self, ctx: LoopContext) -> None:
+        """Saves when it is time, at a best step, and before a signal ends the run."""
+        wanted = due(ctx.state.step, self._period) or self._is_best(ctx)
+        if wanted or ctx.interruption is not None:
+            self._save(ctx)
+
+    def on_end(self, ctx: LoopContext) -> None:
+        """Saves the final one, and waits until it is on disk."""
+        if self._saved_step == ctx.state.step:
+            self._folder.mark_final(ctx.state.step)
+        else:
+            self._folder.save(ctx.snapshot(), final=True)
+        self._folder.wait()
+
+    def on_error(self, ctx: LoopContext, error: BaseException) -> None:
+        """Waits for what is being written."""
+        self._folder.wait()
+
+    def _is_best(self, ctx: LoopContext) -> bool:
+        return self._best and "best" in ctx.marks
+
+    def _save(self, ctx: LoopContext) -> None:
+        best = self._is_best(ctx)
+        self._folder.save(ctx.snapshot(), best=best, metric=ctx.marks["best"] if best else None)
+        self._saved_step = ctx.state.step

@@ -1,0 +1,225 @@
+"""Writers of scalars: console, JSON lines, csv, TensorBoard."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import logging
+import math
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from time import time
+from typing import IO, TYPE_CHECKING, Any
+
+from detpipe.hooks.record import Writer
+from detpipe.train.checkpoint import whole_file
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter  # type: ignore[import-untyped]
+
+logger = logging.getLogger(__name__)
+
+
+class Console(Writer):
+    """One log line a row; on a terminal a progress bar below them.
+
+    Args:
+        total_steps: of the run, given by the program.
+        bar: whether to draw the bar when the output is a terminal.
+    """
+
+    def __init__(self, *, total_steps: int = 0, bar: bool = True) -> None:
+        self._total, self._bar = total_steps, bar
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def open(self, *, start_step: int) -> None:
+        """Shows the bar, if any."""
+        if self._bar and self._total and sys.stdout.isatty():
+            from rich.progress import Progress
+
+            self._progress = Progress(console=_rich_console(), transient=True)
+            self._task = self._progress.add_task("train", total=self._total, completed=start_step)
+            self._progress.start()
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Logs the row."""
+        logger.info(console_line(step, scalars, total=self._total))
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=step)
+
+    def close(self) -> None:
+        """Takes the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def console_line(step: int, scalars: Mapping[str, float], *, total: int = 0) -> str:
+    """A row as one line for people."""
+    parts = [f"step {step}/{total}" if total else f"step {step}"]
+    row = dict(scalars)
+    if "train/loss" in row:
+        parts.append(f"epoch {row.pop('train/epoch', math.nan):.2f}")
+        parts.append(f"loss {row.pop('train/loss'):.4g}")
+        names = [name for name in row if name.startswith("train/loss_")]
+        losses = [f"{name.removeprefix('train/loss_')} {row.pop(name):.4g}" for name in names]
+        if len(losses) > 1:
+            parts[-1] += f" ({', '.join(losses)})"
+        if "train/lr" in row:
+            parts.append(f"lr {row.pop('train/lr'):.3g}")
+        if "time/step" in row:
+            parts.append(f"{row.pop('time/step'):.3g} s/step")
+            parts[-1] += f" (data {row.pop('time/data', math.nan):.2g})"
+            row.pop("time/images_per_second", None)
+        if "time/eta" in row:
+            parts.append(f"{_clock(row.pop('time/eta'))} left")
+    parts += [f"{name} {value:.4g}" for name, value in row.items()]
+    return "  ".join(parts)
+
+
+class Json(Writer):
+    """One JSON object a row in ``metrics.jsonl``; a value that is no number is ``null``.
+
+    Args:
+        folder: where the file goes, given by the program.
+        name: of the file.
+    """
+
+    def __init__(self, folder: Path, *, name: str = "metrics.jsonl") -> None:
+        self.path = Path(folder) / name
+        self._file: IO[str] | None = None
+
+    def open(self, *, start_step: int) -> None:
+        """Keeps the rows up to ``start_step``."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [row for row in read_json_rows(self.path) if row["step"] <= start_step]
+        with whole_file(self.path) as file:
+            file.writelines(f"{json.dumps(row)}\n".encode() for row in rows)
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Appends a line."""
+        assert self._file is not None  # noqa: S101 - open() comes first
+        values = {k: v if math.isfinite(v) else None for k, v in scalars.items()}
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._file is not None:
+            self._file.close()
+
+
+def read_json_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a :class:`Json` file; a last line that a crash cut short is left out."""
+    rows = []
+    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            logger.warning("'%s': a line was cut short by a crash; it is left out", path)
+    return rows
+
+
+class Csv(Writer):
+    """``metrics.csv``: a column for the step and one for each scalar.
+
+    Columns that appear later (evaluation results) are added to the rows before, empty.
+
+    Args:
+        folder: where the file goes, given by the program.
+        name: of the file.
+    """
+
+    def __init__(self, folder: Path, *, name: str = "metrics.csv") -> None:
+        self.path = Path(folder) / name
+        self._columns: list[str] = []
+
+    def open(self, *, start_step: int) -> None:
+        """Keeps the rows up to ``start_step``."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [row for row in self._read() if int(row["step"]) <= start_step]
+        self._columns = ["step", *(c for c in (rows[0] if rows else ()) if c != "step")]
+        self._rewrite(rows)
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Appends a line; new columns rewrite the file."""
+        new = [name for name in scalars if name not in self._columns]
+        if new:
+            self._columns += new
+            self._rewrite(self._read())
+        with self.path.open("a", encoding="utf-8", newline="") as file:
+            csv.DictWriter(file, self._columns).writerow({"step": step, **scalars})
+
+    def _read(self) -> list[dict[str, str]]:
+        if not self.path.exists():
+            return []
+        text = self.path.read_bytes().decode()
+        whole = text[: text.rfind("\n") + 1]  # a crash cuts the last line short
+        return list(csv.DictReader(io.StringIO(whole, newline="")))
+
+    def _rewrite(self, rows: Iterable[Mapping[str, str]]) -> None:
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, self._columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+        with whole_file(self.path) as file:
+            file.write(text.getvalue().encode())
+
+
+class TensorBoard(Writer):
+    """TensorBoard's event files: one event a row.
+
+    Args:
+        folder: they go into its ``tensorboard``, given by the program.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = Path(folder) / "tensorboard"
+        self._events: EventFileWriter | None = None
+
+    def open(self, *, start_step: int) -> None:
+        """Begins a new file; rows after ``start_step`` in older ones are void."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        if start_step == 0:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self._events = EventFileWriter(str(self.path))
+        # TensorBoard drops what an interrupted run wrote from this step on.
+        start = SessionLog(status=SessionLog.START)
+        self._events.add_event(Event(wall_time=time(), step=start_step + 1, session_log=start))
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Appends one event."""
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+
+        assert self._events is not None  # noqa: S101 - open() comes first
+        values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
+        self._events.add_event(Event(wall_time=time(), step=step, summary=Summary(value=values)))
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._events is not None:
+            self._events.close()
+
+
+def _rich_console() -> Any:
+    """The console that log lines go to, so that lines and the bar do not tear each other."""
+    from rich.logging import RichHandler
+
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, RichHandler):
+            return handler.console
+    return None
+
+
+def _clock(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

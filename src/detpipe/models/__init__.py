@@ -1,0 +1,1 @@
+"""Detectors: builders, weights, export."""

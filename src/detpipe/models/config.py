@@ -1,0 +1,67 @@
+"""Configuration of the ``model`` and ``export`` sections.
+
+A builder is imported only to check its options.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from detpipe.core.config import Frozen, Spec, check_spec, locate
+
+_WEIGHTS = ("weights", "weights_backbone")
+
+
+class ModelSpec(Spec):
+    """Which builder makes the detector, and with what: ``build(num_classes, *, ...)``.
+
+    A builder whose options hang together may have a function ``check_options(**options)`` beside
+    it in its module; it is called before any work starts and raises ``ConfigError``.
+    """
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        check_spec(self, where="model", provided=("num_classes",))
+        target = locate(self.use)
+        check = getattr(sys.modules.get(target.__module__), "check_options", None)
+        if check is not None and getattr(target, "__name__", "") == "build":
+            check(**self.options)
+        return self
+
+    def without_weights(self) -> ModelSpec:
+        """The same model for weights that are loaded afterwards: nothing is read or downloaded.
+
+        A builder that takes ``load_weights`` gets it as false, and keeps the names of its weights,
+        because some layers depend on them (frozen batch norm); others lose ``weights`` and
+        ``weights_backbone``.
+        """
+        options: dict[str, Any] = self.options
+        if "load_weights" in inspect.signature(locate(self.use)).parameters:
+            options["load_weights"] = False
+        else:
+            options = {k: v for k, v in options.items() if k not in _WEIGHTS}
+        return ModelSpec(use=self.use, **options)
+
+
+class ExportConfig(Frozen):
+    """The ``export`` section."""
+
+    formats: list[Literal["torchscript", "onnx"]] = Field(
+        default_factory=lambda: ["torchscript"], min_length=1
+    )
+    """Which files are written; onnx needs the extra ``detpipe[onnx]``."""
+    parity_images: int = Field(default=8, gt=0)
+    """Images on which each file must find what the model finds."""
+
+
+class ExportConfig(Frozen):
+    """The ``export`` section."""
+
+    formats: list[Literal["onnx", "torchscript"]] = Field(default=["torchscript"], min_length=1)
+    """Files to write; ``onnx`` needs the extra ``detpipe[onnx]``."""
+    parity_images: int = Field(default=8, gt=0)
+    """Images on which each file is compared with the trained model."""

@@ -1,0 +1,24 @@
+"""The project's pipelines by name (explicit: composed pipelines must find their parts)."""
+
+from __future__ import annotations
+
+from kedro.pipeline import Pipeline
+
+from detpipe.pipelines import data, evaluate, export, predict, report, train, verify
+
+
+def register_pipelines() -> dict[str, Pipeline]:
+    """Every pipeline runs alone, because its inputs are files; ``train`` is the whole of them."""
+    scoring = evaluate.create_pipeline() + report.create_pipeline() + verify.create_pipeline()
+    whole = data.create_pipeline() + train.create_pipeline() + scoring
+    return {
+        "data": data.create_pipeline(),
+        "train": whole,
+        "evaluate": scoring,
+        "evaluate_files": evaluate.create_files_pipeline(),
+        "report": report.create_pipeline(),
+        "verify": verify.create_pipeline(),
+        "predict": predict.create_pipeline(),
+        "export": export.create_pipeline(),
+        "__default__": whole,
+    }

@@ -1,0 +1,92 @@
+"""``predict``: what a trained model sees in a folder of new pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kedro.pipeline import Node, Pipeline
+
+from detpipe.data.config import StreamConfig
+from detpipe.evaluate.config import EvaluateConfig, PredictConfig
+from detpipe.models.config import ModelSpec
+from detpipe.pipelines import DataFrame, Module, Weights
+
+
+def list_pictures(pictures: Path) -> DataFrame:
+    """The pictures below a folder as an images table."""
+    from detpipe.data.formats.folder import read
+
+    return read(pictures).images
+
+
+def load_model(weights: Weights, model: ModelSpec) -> tuple[Module, DataFrame]:
+    """The trained detector and its classes, as its weights name them."""
+    from detpipe.core.tables import CLASSES
+    from detpipe.models.restore import restore
+
+    names = weights.metadata["classes"]
+    return restore(weights, model, names), CLASSES.make([{"class_name": name} for name in names])
+
+
+def predict(
+    model: Module,
+    images: DataFrame,
+    classes: DataFrame,
+    pictures: Path,
+    stream: StreamConfig,
+    evaluate: EvaluateConfig,
+    predict: PredictConfig,
+) -> tuple[DataFrame, list[dict[str, Any]]]:
+    """Detections as a table and as a COCO result list (``category_id`` 1..C in label order)."""
+    from detpipe.core.tables import BOXES
+    from detpipe.evaluate.files import coco_results
+    from detpipe.pipelines.evaluate import detect
+
+    images = images.assign(split="predict")
+    found = detect("predict", model, images, BOXES.empty(), classes, pictures, stream, evaluate)
+    found = found[found["score"] >= predict.score_threshold].reset_index(drop=True)
+    return found, coco_results(found, classes)
+
+
+def draw(images: DataFrame, predictions: DataFrame, pictures: Path) -> dict[str, Callable[[], Any]]:
+    """Each picture with its detections drawn; made one at a time, when it is written."""
+    from detpipe.evaluate.gallery import draw_file
+
+    by_image = dict(iter(predictions.groupby("image_id")))
+    return {
+        str(Path(image.path).with_suffix("")): lambda image=image: draw_file(  # type: ignore[misc]
+            pictures / image.path, by_image.get(image.image_id, predictions.iloc[:0])
+        )
+        for image in images.itertuples()
+    }
+
+
+def create_pipeline() -> Pipeline:
+    """pictures, weights → predictions (csv, COCO JSON, drawn pictures)."""
+    return Pipeline(
+        [
+            Node(list_pictures, "pictures", "picture_list", name="list_pictures"),
+            Node(
+                load_model, ["weights", "params:model"], ["predictor", "predictor_classes"],
+                name="load_model",
+            ),
+            Node(
+                predict,
+                [
+                    "predictor", "picture_list", "predictor_classes", "pictures",
+                    "params:stream", "params:evaluate", "params:predict",
+                ],
+                ["predictions", "predictions_coco"],
+                name="predict",
+            ),
+            Node(
+                draw, ["picture_list", "predictions", "pictures"], "predictions_drawn",
+                name="draw",
+            ),
+        ],
+        namespace="prediction",
+        prefix_datasets_with_namespace=False,
+        tags="predict",
+    )  # fmt: skip

@@ -1,0 +1,130 @@
+"""``train``: a model is built and trained; weights come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from kedro.pipeline import Node, Pipeline
+
+from detpipe.data.config import StreamConfig
+from detpipe.evaluate.config import EvaluateConfig
+from detpipe.models.config import ModelSpec
+from detpipe.pipelines import DataFrame, Module, Weights
+from detpipe.train.config import TrainConfig
+
+
+def build_model(classes: DataFrame, model: ModelSpec, train: TrainConfig) -> Module:
+    """The untrained detector, its random weights drawn from ``train.seed``."""
+    from detpipe.train.launch import seeded
+
+    with seeded(train.seed):
+        return model.build(num_classes=len(classes))
+
+
+def train(
+    model: Module,
+    images: DataFrame,
+    boxes: DataFrame,
+    classes: DataFrame,
+    raw: Path,
+    checkpoints: Path,
+    train: TrainConfig,
+    stream: StreamConfig,
+    evaluate: EvaluateConfig,
+    spec: ModelSpec,
+) -> tuple[Weights, DataFrame]:
+    """The whole training loop as one node; see :func:`detpipe.train.loop.fit`.
+
+    Returns:
+        The published weights, and the history: one row a logged step.
+    """
+    from detpipe.core.types import Weights
+    from detpipe.data import augment
+    from detpipe.data.store import Store
+    from detpipe.data.stream import TrainStream
+    from detpipe.train.build import train_detector
+
+    store = Store.from_tables(images, boxes, classes, raw, split="train")
+    batches = TrainStream(
+        store,
+        batch_size=train.batch_size,
+        sampler=train.sampler.build(length=len(store), seed=train.seed, store=store),
+        resize=stream.resize,
+        augment=[augment.build(transform) for transform in train.augment.values() if transform],
+        seed=train.seed,
+        workers=stream.workers,
+    )
+    settings = {
+        "train": train.model_dump(mode="json"),
+        "model": spec.model_dump(mode="json"),
+        "stream": stream.model_dump(mode="json"),
+    }
+    names = list(classes["class_name"])
+    result = train_detector(
+        model,
+        batches,
+        config=train,
+        folder=checkpoints,
+        classes=names,
+        evaluate=evaluator("val", images, boxes, classes, raw, stream, evaluate),
+        run_config=settings,
+    )
+    metadata = {
+        "classes": names,
+        "model": settings["model"],
+        "resize": settings["stream"]["resize"],
+        "step": result.step,
+        "published": train.publish,
+    }
+    return Weights(result.weights, metadata), result.history
+
+
+def evaluator(
+    dataset: str,
+    images: DataFrame,
+    boxes: DataFrame,
+    classes: DataFrame,
+    raw: Path,
+    stream: StreamConfig,
+    evaluate: EvaluateConfig,
+) -> Callable[[Module], Mapping[str, float]] | None:
+    """Evaluation on ``dataset`` inside the loop: the evaluate pipeline's own two functions.
+
+    None when the data set has no images.
+    """
+    from detpipe.evaluate.scoring import as_metrics
+    from detpipe.pipelines.evaluate import detect, score
+
+    if not (images["split"] == dataset).any():
+        return None
+
+    def evaluate_now(model: Module) -> Mapping[str, float]:
+        detections = detect(dataset, model, images, boxes, classes, raw, stream, evaluate)
+        return as_metrics(score(dataset, images, boxes, detections, classes, evaluate))
+
+    return evaluate_now
+
+
+def create_pipeline() -> Pipeline:
+    """classes, images, boxes → weights, history. The model has one consumer: it is changed."""
+    return Pipeline(
+        [
+            Node(
+                build_model, ["classes", "params:model", "params:train"], "model",
+                name="build_model",
+            ),
+            Node(
+                train,
+                [
+                    "model", "images", "boxes", "classes", "raw", "checkpoints",
+                    "params:train", "params:stream", "params:evaluate", "params:model",
+                ],
+                ["weights", "history"],
+                name="train",
+            ),
+        ],
+        namespace="training",
+        prefix_datasets_with_namespace=False,
+        tags="train",
+    )  # fmt: skip

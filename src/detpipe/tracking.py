@@ -1,0 +1,366 @@
+"""The MLflow side: Kedro hooks that open, fill and close one run per ``kedro run``.
+
+It hangs off the side: without the ``HOOKS`` line of ``settings.py`` everything else works as
+before, and a tracker that cannot be reached costs a warning, never a run. MLflow is imported when
+a run starts, so other commands do not pay for it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import platform
+import signal
+import subprocess
+import threading
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kedro.framework.hooks import hook_impl
+
+from detpipe.mlflow_writer import RUN_ID_FILE, metric_names
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from kedro.framework.context import KedroContext
+    from kedro.io import CatalogProtocol
+    from kedro.pipeline import Pipeline
+    from kedro.pipeline.node import Node
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_PARAMETER = 500
+
+
+def flatten(values: Any, prefix: str = "") -> dict[str, str]:
+    """Nested mappings and sequences as dotted keys; an empty one keeps its own line."""
+    if hasattr(values, "model_dump"):
+        values = values.model_dump(mode="json")
+    if isinstance(values, Mapping) and values:
+        items: Iterable[tuple[Any, Any]] = values.items()
+    elif (
+        isinstance(values, (list, tuple))
+        and values
+        and any(isinstance(value, (Mapping, list, tuple)) for value in values)
+    ):
+        items = enumerate(values)
+    else:
+        return {prefix: str(values)}
+    flat: dict[str, str] = {}
+    for key, value in items:
+        flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+class Tracking:
+    """One MLflow run per ``kedro run``: parameters, tags, artifacts, scores, and the right status.
+
+    The status is FINISHED, FAILED (an exception, a missed expectation) or KILLED (Ctrl-C,
+    SIGTERM).
+    """
+
+    def __init__(self) -> None:
+        self._context: KedroContext | None = None
+        self._catalog: CatalogProtocol | None = None
+        self._run_id = ""
+        self._previous_handler: Any = None
+        self._weights_step = 0
+
+    @hook_impl
+    def after_context_created(self, context: KedroContext) -> None:
+        """Keeps the context: its parameters are logged when a run starts."""
+        self._context = context
+
+    @hook_impl
+    def before_pipeline_run(
+        self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol
+    ) -> None:
+        """Opens the run and logs what is known before work starts."""
+        if self._context is None:
+            return
+        self._catalog = catalog
+        self._close("KILLED")  # a session of this process that was interrupted
+        self._terminate_as_exit()
+        try:
+            self._open(run_params, pipeline, catalog)
+        except Exception as error:  # noqa: BLE001 - tracking never stops a run
+            self._warn("the run is not tracked", error)
+
+    @hook_impl
+    def after_dataset_saved(self, dataset_name: str, data: Any, node: Node) -> None:
+        """Uploads what the catalog marks with ``metadata: {mlflow: {artifact_path: …}}``."""
+        if dataset_name == "weights":
+            self._weights_step = int(data.metadata.get("step", 0))
+        if not self._run_id or self._catalog is None:
+            return
+        try:
+            self._log_dataset(dataset_name, data)
+        except Exception as error:  # noqa: BLE001
+            self._warn(f"'{dataset_name}' is not in the tracker", error)
+
+    @hook_impl
+    def after_pipeline_run(self, run_params: dict[str, Any]) -> None:
+        """The run ended well."""
+        self._close("FINISHED")
+
+    @hook_impl
+    def on_pipeline_error(self, error: Exception, run_params: dict[str, Any]) -> None:
+        """The run failed; its tag ``error`` says how."""
+        if self._run_id:
+            try:
+                import mlflow
+
+                mlflow.set_tag("error", f"{type(error).__name__}: {error}"[:4000])
+            except Exception as problem:  # noqa: BLE001
+                self._warn("the error is not in the tracker", problem)
+        self._close("FAILED")
+
+    def _open(
+        self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol
+    ) -> None:
+        import mlflow
+
+        context = self._context
+        assert context is not None  # noqa: S101 - the caller looked
+        settings = self._settings(context)
+        mlflow.set_tracking_uri(settings["uri"])
+        # Registered after MLflow's own, so it runs before: MLflow's would call a run that Ctrl-C
+        # ended FINISHED.
+        atexit.unregister(self._killed)
+        atexit.register(self._killed)
+        experiment = mlflow.get_experiment_by_name(settings["experiment"])
+        experiment_id = (
+            experiment.experiment_id
+            if experiment
+            else mlflow.create_experiment(
+                settings["experiment"], artifact_location=settings["artifacts"]
+            )
+        )
+        parameters = _used_parameters(context, pipeline)
+        resumed = self._resumed_run(parameters, pipeline, catalog)
+        run = mlflow.start_run(
+            run_id=resumed,
+            experiment_id=None if resumed else experiment_id,
+            run_name=None
+            if resumed
+            else settings["run_name"] or _run_name(run_params, parameters, context),
+        )
+        self._run_id = run.info.run_id
+        mlflow.set_tags(_tags(context, run_params, parameters))
+        _log_parameters(parameters, run.data.params)
+        if not resumed and "training.train" in {node.name for node in pipeline.nodes}:
+            _remember(catalog, self._run_id)
+        logger.info(
+            "MLflow run '%s' in experiment '%s' (mlflow ui --backend-store-uri %s)",
+            run.info.run_name, settings["experiment"], settings["uri"],
+        )  # fmt: skip
+
+    @staticmethod
+    def _settings(context: KedroContext) -> dict[str, Any]:
+        """The tracker's address, experiment and run name: environment, mlflow.yml, default."""
+        config = dict(context.config_loader["mlflow"])
+        project = Path(context.project_path)
+        own = f"sqlite:///{project / 'mlflow.db'}"
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or config.get("tracking_uri") or own
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or config.get("experiment") or "detpipe"
+        return {
+            "uri": uri,
+            "experiment": name,
+            "artifacts": (project / "mlartifacts").as_uri() if uri == own else None,
+            "run_name": config.get("run_name"),
+        }
+
+    def _resumed_run(
+        self, parameters: Mapping[str, Any], pipeline: Pipeline, catalog: CatalogProtocol
+    ) -> str | None:
+        """The run that an earlier, unfinished training of this checkpoint folder belongs to."""
+        import mlflow
+
+        train = parameters.get("train")
+        if not getattr(train, "resume", False) or "checkpoints" not in pipeline.inputs():
+            return None
+        file = catalog.load("checkpoints") / RUN_ID_FILE
+        if not file.exists():
+            return None
+        run_id = file.read_text().strip()
+        try:
+            mlflow.get_run(run_id)
+        except mlflow.exceptions.MlflowException:
+            logger.warning("the tracker does not know run %s any more: a new run is made", run_id)
+            return None
+        return run_id
+
+    def _log_dataset(self, name: str, data: Any) -> None:
+        import mlflow
+
+        assert self._catalog is not None  # noqa: S101 - the caller looked
+        dataset = self._catalog.get(name)
+        if name in ("scores", "file_scores"):
+            _log_scores(data, self._weights_step)
+        if name == "images":
+            _log_images(data)
+        if name == "verdict" and len(data):
+            mlflow.set_tag("verdict", "passed" if data["ok"].all() else "failed")
+        marked = (getattr(dataset, "metadata", None) or {}).get("mlflow")
+        if not marked:
+            return
+        path = Path(str(getattr(dataset, "_filepath", None) or getattr(dataset, "_path", "")))
+        if path.is_dir():
+            mlflow.log_artifacts(str(path), f"{marked['artifact_path']}/{path.name}")
+        elif path.exists():
+            mlflow.log_artifact(str(path), marked["artifact_path"])
+        if name == "weights":
+            _log_checkpoints(self._catalog)
+
+    def _close(self, status: str) -> None:
+        """Ends the run, if one is open, and gives the signal handler back."""
+        if self._previous_handler is not None:
+            signal.signal(signal.SIGTERM, self._previous_handler)
+            self._previous_handler = None
+        if not self._run_id:
+            return
+        run_id, self._run_id = self._run_id, ""
+        try:
+            import mlflow
+
+            active = mlflow.active_run()
+            if active and active.info.run_id == run_id:
+                mlflow.end_run(status)
+            else:
+                mlflow.MlflowClient().set_terminated(run_id, status)
+        except Exception as error:  # noqa: BLE001
+            self._warn(f"the run's status {status} is not in the tracker", error)
+
+    def _killed(self) -> None:
+        self._close("KILLED")
+
+    def _terminate_as_exit(self) -> None:
+        """SIGTERM ends the process in good order (exit code 143), so that the run is closed."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+            return
+        self._previous_handler = signal.signal(signal.SIGTERM, _exit_143)
+
+    @staticmethod
+    def _warn(what: str, error: Exception) -> None:
+        logger.warning("MLflow: %s (%s: %s)", what, type(error).__name__, error)
+
+
+def _exit_143(signum: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + signum)
+
+
+def _used_parameters(context: KedroContext, pipeline: Pipeline) -> dict[str, Any]:
+    """The parameter sections that this pipeline reads, defaults filled in."""
+    names = {name.removeprefix("params:") for name in pipeline.inputs() if ":" in name}
+    return {name: context.params[name] for name in sorted(names) if name in context.params}
+
+
+def _log_parameters(parameters: Mapping[str, Any], known: Mapping[str, str]) -> None:
+    """Flattened parameters; long ones as a file, those that changed on resume as tags."""
+    import mlflow
+
+    flat = flatten(parameters)
+    changed = {k: v for k, v in flat.items() if k in known and known[k] != v}
+    if changed:
+        mlflow.set_tags({f"resumed.{key}": value for key, value in changed.items()})
+    long = {k: v for k, v in flat.items() if len(v) > _LONGEST_PARAMETER}
+    if long:
+        mlflow.log_dict(long, "config/long_parameters.json")
+    fresh = {k: v for k, v in flat.items() if k not in known and k not in long}
+    names = metric_names(fresh)
+    mlflow.log_params({names[key]: value for key, value in fresh.items()})
+
+
+def _run_name(
+    run_params: Mapping[str, Any], parameters: Mapping[str, Any], context: KedroContext
+) -> str:
+    """Pipeline, model and recipe, such as ``train fasterrcnn_resnet50_fpn bccd``."""
+    pipelines = run_params.get("pipeline_names") or [run_params.get("pipeline_name")]
+    pipeline = "+".join(sorted(name for name in pipelines if name)) or "train"
+    model = parameters.get("model")
+    parts = [pipeline if pipeline != "__default__" else "train"]
+    if model is not None:
+        parts.append(model.options.get("name") or model.use.split(".")[-2])
+    parts.append(str(context.config_loader["globals"].get("name", "")))
+    return " ".join(part for part in parts if part)
+
+
+def _tags(
+    context: KedroContext, run_params: Mapping[str, Any], parameters: Mapping[str, Any]
+) -> dict[str, str]:
+    """Where, when and with what the run was made."""
+    tags = {"env": str(run_params.get("env") or "local"), "host": platform.node()}
+    for package in ("detpipe", "torch", "torchvision", "kedro", "mlflow"):
+        try:
+            tags[f"version.{package}"] = version(package)
+        except PackageNotFoundError:
+            continue
+    tags["version.python"] = platform.python_version()
+    for name, arguments in {
+        "git.commit": ["rev-parse", "HEAD"],
+        "git.dirty": ["status", "--porcelain"],
+    }.items():
+        found = subprocess.run(  # noqa: S603 - fixed arguments
+            ["git", *arguments],  # noqa: S607
+            cwd=context.project_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if found.returncode == 0:
+            text = found.stdout.strip()
+            tags[name] = str(bool(text)).lower() if name == "git.dirty" else text
+    return tags
+
+
+def _remember(catalog: CatalogProtocol, run_id: str) -> None:
+    """The run's id beside the checkpoints, for a resume; a fresh run of theirs overwrites it.
+
+    Training itself moves an unfinished run's folder aside before it starts; the writer then puts
+    the file in place (:class:`detpipe.mlflow_writer.MlflowWriter`). This one serves runs without that writer.
+    """
+    folder = catalog.load("checkpoints")
+    if not any(folder.iterdir()):
+        (folder / RUN_ID_FILE).write_text(run_id)
+
+
+def _log_scores(scores: Any, step: int) -> None:
+    import mlflow
+
+    from detpipe.evaluate.scoring import as_metrics
+
+    metrics = as_metrics(scores)
+    names = metric_names(metrics)
+    if any(names[name] != name for name in metrics):
+        mlflow.log_dict({v: k for k, v in names.items()}, "reports/metric_names.json")
+    if metrics:
+        mlflow.log_metrics({names[name]: value for name, value in metrics.items()}, step=step)
+
+
+def _log_images(images: Any) -> None:
+    """The data set: its digest and how many images each split has."""
+    import hashlib
+
+    import mlflow
+    import pandas as pd
+
+    digest = hashlib.sha256(
+        pd.util.hash_pandas_object(images.sort_values("image_id"), index=False).values.tobytes()
+    ).hexdigest()[:16]
+    counts = images["split"].value_counts().to_dict()
+    mlflow.set_tags(
+        {"data.digest": digest, **{f"data.{split}": str(n) for split, n in counts.items()}}
+    )
+
+
+def _log_checkpoints(catalog: CatalogProtocol) -> None:
+    """The final and the best checkpoint; the periodic ones stay on disk only."""
+    import mlflow
+
+    folder = catalog.load("checkpoints")
+    for name in ("final.pt", "best.pt", "index.json"):
+        if (folder / name).exists():
+            mlflow.log_artifact(str(folder / name), "checkpoints")

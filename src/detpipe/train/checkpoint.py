@@ -1,0 +1,389 @@
+"""Checkpoints on disk: whole or not at all, written behind the training thread.
+
+A checkpoint is one file, ``step_00000100.pt``, with the content ``{format, config, classes,
+state, model, ema, optimizer, scaler, hooks, scalars, rng}``: tensors and plain types, loaded
+without running any code from the file. ``index.json`` beside it says which is the best and the
+final one, and holds checksums.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import pickle
+import re
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+from torch import Tensor
+
+from detpipe.core.errors import CheckpointError
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+"""Of a checkpoint's content; another one is refused."""
+
+INDEX = "index.json"
+
+MAY_CHANGE = (
+    "train.duration",
+    "train.hooks",
+    "train.writers",
+    "train.log_every",
+    "train.resume",
+    "train.publish",
+    "train.device",
+    "train.channels_last",
+    "stream.workers",
+)
+"""Settings (and all below them) with which a run may be resumed although they differ."""
+
+_NAME = re.compile(r"step_(\d{8,})\.pt")
+
+
+@dataclass
+class Entry:
+    """One line of the index.
+
+    Attributes:
+        step: the optimiser update after which it was taken.
+        crc: zlib.crc32 of the file; None when the index was lost.
+        best: whether it holds the best weights so far.
+        metric: what the best was chosen by, at that step.
+        final: whether the run ended here in good order.
+    """
+
+    step: int
+    crc: int | None = None
+    best: bool = False
+    metric: float | None = None
+    final: bool = False
+
+
+class CheckpointFolder:
+    """The checkpoints of one run.
+
+    One thread writes; :meth:`save` returns as soon as the one before is on disk. What goes wrong
+    while writing is raised by the next call.
+
+    Args:
+        path: the folder; made when the first checkpoint is saved.
+        keep: how many of the newest stay, beside the best and the final one.
+    """
+
+    def __init__(self, path: Path, *, keep: int = 2) -> None:
+        self.path = Path(path)
+        self._keep = max(1, keep)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def save(
+        self,
+        content: Mapping[str, Any],
+        *,
+        best: bool = False,
+        metric: float | None = None,
+        final: bool = False,
+    ) -> None:
+        """Writes ``content`` behind the caller; it must not change any more.
+
+        Raises:
+            CheckpointError: the checkpoint before could not be written.
+        """
+        self.wait()
+        entry = Entry(content["state"]["step"], best=best, metric=metric, final=final)
+        self._writing = self._writer.submit(self._write, content, entry)
+
+    def mark_final(self, step: int) -> None:
+        """The checkpoint of ``step``, already saved, is the end of the run."""
+        self.wait()
+        entries = self.entries()
+        for entry in entries:
+            entry.final = entry.step == step
+        self._write_index(entries)
+
+    def wait(self) -> None:
+        """Until everything is on disk.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            try:
+                writing.result()
+            except OSError as error:
+                raise CheckpointError(
+                    f"a checkpoint could not be written to '{self.path}': {error}; the ones "
+                    f"before are intact"
+                ) from error
+
+    def entries(self) -> list[Entry]:
+        """What is there, oldest first; files count, the index only describes them."""
+        files = {int(m[1]) for f in self.path.glob("step_*.pt") if (m := _NAME.fullmatch(f.name))}
+        described = {entry.step: entry for entry in self._read_index()}
+        return [described.get(step, Entry(step)) for step in sorted(files)]
+
+    def file(self, step: int) -> Path:
+        """The file of the checkpoint of ``step``."""
+        return self.path / f"step_{step:08d}.pt"
+
+    def latest(self) -> dict[str, Any] | None:
+        """The content of the newest checkpoint that is whole, None if there is none.
+
+        A damaged one is said, put aside as ``….damaged``, and the one before is taken.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none can be read.
+        """
+        entries, mistakes = self.entries(), []
+        for entry in reversed(entries):
+            try:
+                return self._load(entry)
+            except CheckpointError as error:
+                mistakes.append(str(error))
+                file = self.file(entry.step)
+                logger.warning("%s; the checkpoint before it is taken", error)
+                file.replace(file.with_suffix(".pt.damaged"))
+        if mistakes:
+            raise CheckpointError(
+                f"no checkpoint in '{self.path}' can be read; move the folder away to start anew"
+            )
+        return None
+
+    def best(self) -> dict[str, Any] | None:
+        """The content of the best checkpoint, None if none was marked.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        return next((self._load(entry) for entry in self.entries() if entry.best), None)
+
+    @property
+    def finished(self) -> bool:
+        """Whether the newest checkpoint is the end of a run."""
+        return any(entry.final for entry in self.entries()[-1:])
+
+    def forget_after(self, step: int) -> None:
+        """Removes checkpoints newer than ``step``, and half-written files: a run goes on there."""
+        for entry in self.entries():
+            if entry.step > step:
+                self.file(entry.step).unlink()
+        for leftover in self.path.glob(".*.tmp"):
+            leftover.unlink()
+        entries = self.entries()
+        for entry in entries:
+            entry.final = False
+        if entries:
+            self._write_index(entries)
+
+    def put_aside(self) -> Path | None:
+        """Renames the folder to a sibling with the time in its name; None if it is empty."""
+        if not self.path.exists() or not any(self.path.iterdir()):
+            return None
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        aside = self.path.with_name(f"{self.path.name}_{stamp}")
+        count = 1
+        while aside.exists():
+            count += 1
+            aside = self.path.with_name(f"{self.path.name}_{stamp}_{count}")
+        self.path.rename(aside)
+        self.path.mkdir()
+        return aside
+
+    def clear(self) -> None:
+        """Removes every checkpoint."""
+        self.forget_after(-1)
+        (self.path / INDEX).unlink(missing_ok=True)
+
+    def _write(self, content: Mapping[str, Any], entry: Entry) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        with whole_file(self.file(entry.step)) as file:
+            checked = _Checksum(file)
+            torch.save(dict(content), cast("IO[bytes]", checked))
+        entry.crc = checked.value
+        others = [other for other in self.entries() if other.step != entry.step]
+        if entry.best:
+            for other in others:
+                other.best, other.metric = False, None
+        newest = sorted([*others, entry], key=lambda e: e.step)
+        kept = [e for e in newest if e.best or e.final or e in newest[-self._keep :]]
+        self._write_index(kept)
+        for other in newest:
+            if other not in kept:
+                self.file(other.step).unlink()
+
+    def _load(self, entry: Entry) -> dict[str, Any]:
+        file = self.file(entry.step)
+        if entry.crc is not None and _crc_of(file) != entry.crc:
+            raise CheckpointError(f"checkpoint '{file}' is damaged (its checksum is another)")
+        return load_checkpoint(file)
+
+    def _read_index(self) -> list[Entry]:
+        try:
+            text = (self.path / INDEX).read_text()
+            return [Entry(**entry) for entry in json.loads(text)["checkpoints"]]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError) as error:
+            logger.warning(
+                "'%s' cannot be read (%s): which checkpoint is the best is not known any more",
+                self.path / INDEX, error,
+            )  # fmt: skip
+            return []
+
+    def _write_index(self, entries: Sequence[Entry]) -> None:
+        lines = [asdict(entry) for entry in entries]
+        text = json.dumps({"format": FORMAT, "checkpoints": lines}, indent=1)
+        with whole_file(self.path / INDEX) as file:
+            file.write(text.encode())
+
+
+def load_checkpoint(file: Path) -> dict[str, Any]:
+    """The content of one checkpoint file, its tensors on the CPU; no code in it is run.
+
+    Raises:
+        CheckpointError: the file is damaged, or is no checkpoint of this version of detpipe.
+    """
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(
+            f"'{file}' is no detpipe checkpoint: it holds more than tensors and plain types, and "
+            f"loading it could run foreign code"
+        ) from error
+    except (OSError, RuntimeError, EOFError, ValueError) as error:
+        raise CheckpointError(f"checkpoint '{file}' is damaged ({error})") from error
+    if not isinstance(content, dict) or "format" not in content or "state" not in content:
+        raise CheckpointError(
+            f"'{file}' is no detpipe checkpoint; weights of another program go into "
+            f"model.weights instead"
+        )
+    if content["format"] != FORMAT:
+        raise CheckpointError(
+            f"'{file}' has format {content['format']}, this version reads format {FORMAT}; use "
+            f"the version that wrote it, or give its weights as model.weights"
+        )
+    return content
+
+
+def published(content: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights to evaluate and hand on: the average if there is one, else the model's."""
+    return dict(content["ema"] or content["model"])
+
+
+def describe_difference(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """How a run's settings differ from those of the checkpoint to go on from.
+
+    Args:
+        old: flat settings (``train.batch_size`` → 8) of the checkpoint.
+        new: those of this run.
+
+    Returns:
+        Lines ``train.batch_size: 8 → 4`` for what must not change, and for what may.
+    """
+    refused: list[str] = []
+    allowed: list[str] = []
+    for key in sorted({*old, *new}):
+        if old.get(key) == new.get(key) and (key in old) == (key in new):
+            continue
+        line = f"{key}: {old.get(key, 'not set')} → {new.get(key, 'not set')}"
+        may = any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
+        (allowed if may else refused).append(line)
+    return refused, allowed
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted keys, values as plain types (others as text)."""
+    result: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            result |= flat(value, f"{prefix}{key}.")
+        else:
+            result[f"{prefix}{key}"] = _plain(value)
+    return result
+
+
+def to_cpu(tree: Any) -> Any:
+    """A copy of nested dicts, lists and tuples with every tensor copied into CPU memory.
+
+    Tensors that share memory share it afterwards too, so an average that appears twice is one.
+    """
+    copies: dict[tuple[Any, ...], Tensor] = {}
+
+    def copy(node: Any) -> Any:
+        if isinstance(node, Tensor):
+            key = (node.device, node.data_ptr(), node.dtype, node.shape, node.stride())
+            if key not in copies or not node.numel():
+                copies[key] = node.detach().to("cpu", copy=True)
+            return copies[key]
+        if isinstance(node, Mapping):
+            return {key: copy(value) for key, value in node.items()}
+        if isinstance(node, (list, tuple)):
+            return type(node)([copy(value) for value in node])
+        return node
+
+    return copy(tree)
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file that gets its name only when it is complete and on the disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if os.name == "posix":  # elsewhere a folder cannot be synced
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+class _Checksum:
+    """A file for writing that sums up what goes through it."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.value = 0
+
+    def write(self, data: bytes) -> int:
+        self.value = zlib.crc32(data, self.value)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _crc_of(file: Path) -> int:
+    value = 0
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            value = zlib.crc32(block, value)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

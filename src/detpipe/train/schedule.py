@@ -1,0 +1,128 @@
+"""Learning-rate schedules: functions of progress, which give the factor on the learning rate.
+
+Step ``k`` of ``N`` (``k = 0 .. N-1``) uses ``progress = k / N``: the first update has progress 0,
+and 1 would be the update after the last. A schedule has no state, so a resumed run needs nothing
+but its position, and a run of another length is the same curve, stretched.
+
+Any function ``f(progress, *, ...) -> float`` serves as ``train.schedule``; it may ask for
+``to_progress``, which turns a duration (``8 epochs``) into progress.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from detpipe.core.config import Duration
+
+Schedule = Callable[[float], float]
+"""Progress 0..1 → factor on the learning rate."""
+
+WarmupShape = Literal["linear", "constant", "burn_in"]
+
+
+def constant(progress: float) -> float:
+    """Always 1."""
+    return 1.0
+
+
+def linear(progress: float, *, final: float = 0.0) -> float:
+    """A straight line from 1 to ``final``."""
+    return 1 + (final - 1) * progress
+
+
+def cosine(progress: float, *, final: float = 0.0) -> float:
+    """Half a cosine from 1 to ``final``."""
+    return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def polynomial(progress: float, *, power: float = 0.9, final: float = 0.0) -> float:
+    """``(1 - progress) ** power``, from 1 to ``final``."""
+    return float(final + (1 - final) * (1 - progress) ** power)
+
+
+def multi_step(
+    progress: float,
+    *,
+    milestones: Sequence[Annotated[float, Field(ge=0, le=1)] | Duration],
+    gamma: float = 0.1,
+    to_progress: Callable[[Duration], float],
+) -> float:
+    """1, times ``gamma`` at each milestone.
+
+    Args:
+        progress: 0..1.
+        milestones: shares of the run (``0.67``) or durations (``8 epochs``), in any order.
+        gamma: the factor at each.
+        to_progress: given by the program.
+    """
+    passed = sum(progress >= (to_progress(m) if isinstance(m, Duration) else m) for m in milestones)
+    return float(gamma**passed)
+
+
+def one_cycle(
+    progress: float,
+    *,
+    pct_start: float = 0.3,
+    div_factor: float = 25.0,
+    final_div_factor: float = 1e4,
+    anneal_strategy: Literal["cos", "linear"] = "cos",
+) -> float:
+    """Up from ``1 / div_factor`` to 1, then down to ``1 / (div_factor * final_div_factor)``.
+
+    The options are those of ``torch.optim.lr_scheduler.OneCycleLR``; the optimiser's learning
+    rate is the peak. Momentum is left alone.
+    """
+    low, end = 1 / div_factor, 1 / (div_factor * final_div_factor)
+    if progress < pct_start:
+        return _between(low, 1.0, progress / pct_start, anneal_strategy)
+    return _between(1.0, end, (progress - pct_start) / (1 - pct_start), anneal_strategy)
+
+
+def wsd(
+    progress: float,
+    *,
+    decay: float = 0.2,
+    final: float = 0.0,
+    anneal_strategy: Literal["cos", "linear"] = "linear",
+) -> float:
+    """Warm-up, stable, decay: 1 until the last share ``decay`` of the run, then to ``final``.
+
+    The warm-up is ``train.warmup``, as with every schedule.
+    """
+    if progress < 1 - decay:
+        return 1.0
+    return _between(1.0, final, (progress - (1 - decay)) / decay, anneal_strategy)
+
+
+def with_warmup(
+    schedule: Schedule, *, until: float, shape: WarmupShape = "linear", factor: float = 0.001
+) -> Schedule:
+    """``schedule`` times a rise from ``factor`` to 1 that is over at progress ``until``.
+
+    Args:
+        schedule: what it is multiplied into.
+        until: progress at its end; 0 for none.
+        shape: ``linear``; ``constant`` (``factor``, then 1); ``burn_in`` (the fourth power of the
+            way, as Darknet does).
+        factor: where it begins.
+    """
+
+    def warmed(progress: float) -> float:
+        if progress >= until:
+            return schedule(progress)
+        way = progress / until
+        risen = {"linear": way, "constant": 0.0, "burn_in": way**4}[shape]
+        return (factor + (1 - factor) * risen) * schedule(progress)
+
+    return warmed if until > 0 else schedule
+
+
+def _between(start: float, end: float, way: float, strategy: str) -> float:
+    """From ``start`` (way 0) to ``end`` (way 1), straight or along half a cosine."""
+    if strategy == "cos":
+        way = (1 - math.cos(math.pi * way)) / 2
+    return start + (end - start) * way

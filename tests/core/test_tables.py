@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from detpipe.core.errors import TableError
+from detpipe.core.tables import BOXES, DETECTIONS, IMAGES, SCORES
+
+
+def image(image_id="a", **changes):
+    return {"image_id": image_id, "path": "a.jpg", "width": 4, "height": 3, "split": ""} | changes
+
+
+def test_make_orders_columns_and_converts_kinds():
+    table = IMAGES.make(pd.DataFrame([image(7, width=4.0)])[::-1][["split", "height", "width", "path", "image_id"]])
+    assert list(table.columns) == ["image_id", "path", "width", "height", "split"]
+    assert table.loc[0, "image_id"] == "7"
+    assert table["width"].dtype == "int64"
+
+
+def test_empty_has_the_columns_and_dtypes_of_a_filled_one():
+    assert IMAGES.empty().dtypes.equals(IMAGES.make([image()]).dtypes)
+    assert IMAGES.make([]).dtypes.equals(IMAGES.empty().dtypes)
+
+
+def test_a_missing_column_is_named_with_those_that_are_there():
+    with pytest.raises(TableError, match=r"table 'images' lacks the column\(s\) split; it has"):
+        IMAGES.make(pd.DataFrame([image()]).drop(columns="split"))
+
+
+def test_all_mistakes_of_a_table_come_together():
+    with pytest.raises(TableError) as error:
+        IMAGES.make([image(width=1.5, height=None)])
+    assert "column 'width' must be int: it holds fractions" in str(error.value)
+    assert "column 'height' must be int: 1 value(s) are missing" in str(error.value)
+
+
+def test_a_repeated_id_is_named():
+    with pytest.raises(TableError, match="image_id must be unique: 1 row"):
+        IMAGES.make([image("a"), image("a")])
+
+
+def test_a_score_above_one_is_refused():
+    row = dict(image_id="a", class_name="cat", x1=0, y1=0, x2=1, y2=1, score=1.5)
+    with pytest.raises(TableError, match=r"score must lie in 0..1"):
+        DETECTIONS.make([row])
+
+
+def test_a_missing_flag_is_no_false():
+    row = dict.fromkeys(BOXES.columns, 0) | {"iscrowd": None}
+    with pytest.raises(TableError, match="column 'iscrowd' must be bool: 1 value"):
+        BOXES.make([row])
+
+
+def test_a_score_without_a_number_stays_nan():
+    table = SCORES.make([dict(dataset="val", task="bbox", metric="AP", class_name="", value=None)])
+    assert table["value"].isna().all()

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from detpipe.data.formats.base import ImageFinder, IssueLog, split_in_name, unique_ids
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("instances_val2017", "val"),
+        ("val2014_100", "val"),
+        ("train_labels", "train"),
+        ("Training", "training"),
+        ("valid", "valid"),
+        ("trainval", "trainval"),
+        ("instances_minival", ""),
+        ("contest", ""),
+        ("constraints", ""),
+        ("image_info_test-dev2017", "test"),
+    ],
+)
+def test_split_in_name(name, split):
+    assert split_in_name(name) == split
+
+
+@pytest.mark.parametrize(
+    ("written", "on_disk", "how"),
+    [
+        ("a.jpg", "a.jpg", "exact"),
+        ("sub/a.jpg", "sub/a.jpg", "exact"),
+        ("C:\\Users\\me\\pictures\\a.jpg", "a.jpg", "moved"),
+        ("/home/me/set/sub/a.jpg", "sub/a.jpg", "moved"),
+        ("a.jpg", "a.JPG", "spelling"),
+        (unicodedata.normalize("NFD", "café – 猫 1.jpg"), "café – 猫 1.jpg", "spelling"),
+        ("a", "a.png", "stem"),
+        ("a.jpg", "a.PNG", "stem"),
+        ("frame.0001", "frame.0001.jpg", "stem"),
+        ("b.jpg", "a.jpg", "missing"),
+    ],
+)
+def test_an_image_is_found_by_what_is_written(tmp_path, written, on_disk, how):
+    path = tmp_path / on_disk
+    path.parent.mkdir(exist_ok=True)
+    path.touch()
+    match = ImageFinder([tmp_path / "nowhere", tmp_path]).find(written)
+    assert match.how == how
+    assert match.path == (None if how == "missing" else path)
+
+
+def test_an_exact_name_wins_over_a_likely_one_in_an_earlier_folder(tmp_path):
+    for name in ("first/a.JPG", "second/a.jpg"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    finder = ImageFinder([tmp_path / "first", tmp_path / "second"])
+    assert finder.find("a.jpg").path == tmp_path / "second/a.jpg"
+
+
+def test_two_endings_of_one_name_are_ambiguous(tmp_path):
+    for name in ("a.png", "a.tif"):
+        (tmp_path / name).touch()
+    match = ImageFinder([tmp_path]).find("a.jpg")
+    assert match.how == "ambiguous"
+    assert [path.name for path in match.candidates] == ["a.png", "a.tif"]
+    assert ImageFinder([tmp_path]).find("a.tif").how == "exact"
+
+
+def test_unique_ids_takes_the_first_way_that_tells_all_apart():
+    assert unique_ids([["1", "2"], ["a", "b"]]) == ["1", "2"]
+    assert unique_ids([["1", "1"], ["t-1", "v-1"], ["x", "y"]]) == ["t-1", "v-1"]
+    assert unique_ids([["", "1"], ["x", "y"]]) == ["x", "y"]
+
+
+def test_an_empty_log_is_an_empty_table():
+    assert IssueLog().table().empty
+    assert list(IssueLog().table().columns)[:2] == ["severity", "rule"]

@@ -1,0 +1,341 @@
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from detpipe.core.errors import DataError, DetpipeError
+from detpipe.core.tables import BOXES, CLASSES, IMAGES
+from detpipe.core.types import Batch, Target
+from detpipe.data import stream as stream_module
+from detpipe.data.augment import (
+    HorizontalFlip,
+    IoUCrop,
+    PhotometricDistort,
+    RandomSize,
+    Transform,
+    ZoomOut,
+)
+from detpipe.data.config import Resize
+from detpipe.data.image import load_image
+from detpipe.data.sampler import shuffle
+from detpipe.data.store import Store
+from detpipe.data.stream import EvalStream, TrainStream
+
+COUNT = 10
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pictures – é 猫")
+    rng = np.random.default_rng(0)
+    for number in range(COUNT):
+        size = (40, 60) if number % 3 else (50, 40)
+        pixels = rng.integers(0, 256, (*size, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"bild {number} ü.jpg")
+    return folder
+
+
+def make_store(root: Path, *, count: int = COUNT) -> Store:
+    images = IMAGES.make(
+        [
+            {"image_id": f"id-{n}", "path": f"bild {n} ü.jpg", "split": "train",
+             "width": 60 if n % 3 else 40, "height": 40 if n % 3 else 50}
+            for n in range(count)
+        ]
+    )  # fmt: skip
+    rows = [
+        {"image_id": f"id-{n}", "annotation_id": f"{n}-{k}", "class_name": "ab"[k % 2],
+         "x1": 2.0 + k, "y1": 4.0, "x2": 22.0 + 3 * k, "y2": 24.0, "area": 200.0,
+         "iscrowd": k == 2, "difficult": k == 1}
+        for n in range(count)
+        for k in range(n % 4)
+    ]  # fmt: skip
+    classes = CLASSES.make([{"class_name": c} for c in "ab"])
+    boxes = BOXES.make(rows) if rows else BOXES.empty()
+    return Store.from_tables(images, boxes, classes, root)
+
+
+def make_stream(root: Path, **options: object) -> TrainStream:
+    store = make_store(root)
+    settings: dict[str, object] = {
+        "batch_size": 4,
+        "sampler": shuffle(length=len(store), seed=1),
+        "resize": Resize(height=32, width=48),
+        "augment": [HorizontalFlip(), PhotometricDistort(), numpy_and_python_noise],
+        "seed": 7,
+    }
+    return TrainStream(store, **(settings | options))  # type: ignore[arg-type]
+
+
+def numpy_and_python_noise(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    """A user's own transform, which draws from all global generators."""
+    shift = random.randrange(5) + int(np.random.randint(5)) + int(torch.randint(5, ()))
+    return torch.roll(image, shift, -1), target
+
+
+def take(batches: Iterator[Batch], count: int) -> list[Batch]:
+    taken = list(itertools.islice(batches, count))
+    batches.close()  # type: ignore[attr-defined]
+    return taken
+
+
+def assert_same(first: list[Batch], second: list[Batch]) -> None:
+    assert len(first) == len(second) > 0
+    for one, two in zip(first, second, strict=True):
+        assert one.paths == two.paths
+        for a, b in zip(one.images, two.images, strict=True):
+            assert torch.equal(a, b)
+        for s, t in zip(one.targets, two.targets, strict=True):
+            assert (s.image_id, s.original_size) == (t.image_id, t.original_size)
+            for name in ("boxes", "labels", "area", "iscrowd", "difficult"):
+                assert torch.equal(getattr(s, name), getattr(t, name)), name
+
+
+# --- addressed by position -----------------------------------------------------------------------
+
+
+def test_workers_change_nothing(root: Path) -> None:
+    alone = take(make_stream(root).batches(0), 7)
+    assert_same(alone, take(make_stream(root, workers=2).batches(0), 7))
+
+
+def test_start_is_the_tail_of_the_whole(root: Path) -> None:
+    whole = take(make_stream(root).batches(0), 9)
+    for step in (1, 4, 8):  # within the first epoch, across its end, in the fourth
+        assert_same(whole[step:], take(make_stream(root).batches(4 * step), 9 - step))
+
+
+def test_other_batch_size_gives_the_same_images(root: Path) -> None:
+    by_4 = take(make_stream(root).batches(0), 5)
+    by_2 = take(make_stream(root, batch_size=2).batches(0), 10)
+    flat_4 = [image for batch in by_4 for image in batch.images]
+    flat_2 = [image for batch in by_2 for image in batch.images]
+    assert all(torch.equal(a, b) for a, b in zip(flat_4, flat_2, strict=True))
+
+
+def test_every_image_once_an_epoch_and_none_dropped(root: Path) -> None:
+    stream = make_stream(root)
+    assert stream.images_per_epoch == COUNT
+    ids = [t.image_id for batch in take(stream.batches(0), 5) for t in batch.targets]
+    assert sorted(ids[:COUNT]) == sorted(ids[COUNT:]) == sorted(f"id-{n}" for n in range(COUNT))
+
+
+def test_an_image_is_augmented_anew_each_epoch(root: Path) -> None:
+    seen: dict[str, list[Tensor]] = {}
+    for batch in take(make_stream(root).batches(0), 5):
+        for image, target in zip(batch.images, batch.targets, strict=True):
+            seen.setdefault(target.image_id, []).append(image)
+    assert sum(torch.equal(a, b) for a, b in seen.values()) < COUNT / 2
+
+
+def test_seed_decides_augmentation(root: Path) -> None:
+    first, second = (take(make_stream(root, seed=s).batches(0), 2) for s in (1, 2))
+    assert [b.paths for b in first] == [b.paths for b in second]
+    assert not torch.equal(first[0].images[0], second[0].images[0])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_global_generators_are_not_moved(root: Path, workers: int) -> None:
+    def state() -> tuple[object, ...]:
+        numpy_state = np.random.get_state()
+        return (
+            torch.get_rng_state().tolist(),
+            random.getstate(),
+            numpy_state[1].tolist(),  # type: ignore[index,union-attr]
+            numpy_state[2],
+        )
+
+    before = state()
+    batches = make_stream(root, workers=workers).batches(0)
+    next(batches)
+    assert state() == before
+    batches.close()  # type: ignore[attr-defined]
+    list(EvalStream(make_store(root), batch_size=4, workers=workers))
+    assert state() == before
+
+
+def test_generators_are_restored_when_a_transform_fails(root: Path) -> None:
+    before = random.getstate(), torch.get_rng_state()
+    with pytest.raises(ZeroDivisionError) as caught:
+        next(make_stream(root, augment=[failing]).batches(0))
+    assert random.getstate() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert any(".jpg" in note for note in caught.value.__notes__)
+
+
+def failing(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    raise ZeroDivisionError
+
+
+# --- content -------------------------------------------------------------------------------------
+
+
+def test_images_and_boxes_are_scaled_together(root: Path) -> None:
+    store = make_store(root)
+    plain = EvalStream(store, batch_size=COUNT)
+    small = EvalStream(store, batch_size=COUNT, resize=Resize(height=20, width=90))
+    (big,), (little,) = list(plain), list(small)
+    for index in range(COUNT):
+        before, after = big.targets[index], little.targets[index]
+        height, width = before.original_size
+        assert big.images[index].shape == (3, height, width)
+        assert little.images[index].shape == (3, 20, 90)
+        assert after.original_size == before.original_size
+        factors = torch.tensor([90 / width, 20 / height] * 2)
+        torch.testing.assert_close(after.boxes, before.boxes * factors)
+        torch.testing.assert_close(after.area, before.area * (90 / width * 20 / height))
+        pixels = load_image(store.path(index))
+        assert torch.equal(big.images[index], torch.from_numpy(pixels).permute(2, 0, 1))
+
+
+def test_short_side_keeps_the_aspect_ratio(root: Path) -> None:
+    (batch,) = EvalStream(make_store(root), batch_size=COUNT, resize=Resize(short_side=20))
+    assert {tuple(i.shape) for i in batch.images} == {(3, 25, 20), (3, 20, 30)}
+
+
+def test_target_fields_arrive_whole(root: Path) -> None:
+    store = make_store(root)
+    batches = list(EvalStream(store, batch_size=3, workers=2))
+    targets = [t for batch in batches for t in batch.targets]
+    for index, found in enumerate(targets):
+        truth = store.target(index)
+        assert found.image_id == truth.image_id
+        for name in ("boxes", "labels", "area", "iscrowd", "difficult"):
+            assert torch.equal(getattr(found, name), getattr(truth, name))
+            assert getattr(found, name).dtype == getattr(truth, name).dtype
+    assert any(t.iscrowd.any() for t in targets)  # crowds are kept
+    assert any(len(t.boxes) == 0 for t in targets)
+
+
+def test_evaluation_sees_each_image_once_in_order(root: Path) -> None:
+    stream = EvalStream(make_store(root), batch_size=4)
+    for _ in range(2):  # it can be read again
+        batches = list(stream)
+        assert [len(b) for b in batches] == [4, 4, 2]
+        assert len(stream) == 3
+        ids = [t.image_id for b in batches for t in b.targets]
+        assert ids == [f"id-{n}" for n in range(COUNT)]
+
+
+def test_exif_picture_is_upright_in_the_batch(tmp_path: Path) -> None:
+    pixels = np.zeros((40, 60, 3), np.uint8)
+    pixels[5:15, 30:50] = 255  # as stored; upright it lies at x 25..35, y 30..50
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.fromarray(pixels).save(tmp_path / "bild 0 ü.jpg", exif=exif)
+    store = replace(make_store(tmp_path, count=1), sizes=np.array([[60, 40]], np.int32))
+    (batch,) = EvalStream(store, batch_size=1)
+    assert batch.images[0].shape == (3, 60, 40)
+    ys, xs = torch.nonzero(batch.images[0][0] > 128, as_tuple=True)
+    assert (xs.min(), ys.min(), xs.max() + 1, ys.max() + 1) == (25, 30, 35, 50)
+    assert batch.targets[0].original_size == (60, 40)
+
+
+@pytest.mark.parametrize(
+    ("augment", "sizes"),
+    [
+        ([ZoomOut(p=1.0), IoUCrop()], {(3, 32, 48)}),
+        ([RandomSize(short_sides=(16, 24))], {(3, 16, 24), (3, 24, 36)}),
+    ],
+)
+def test_size_after_transforms(
+    root: Path, augment: list[Transform], sizes: set[tuple[int, ...]]
+) -> None:
+    batches = take(make_stream(root, augment=augment).batches(0), 5)
+    assert {tuple(i.shape) for b in batches for i in b.images} == sizes
+    for batch in batches:
+        for image, target in zip(batch.images, batch.targets, strict=True):
+            assert (target.boxes >= 0).all()
+            assert (target.boxes[:, 2] <= image.shape[2] + 1e-3).all()
+            assert (target.boxes[:, 3] <= image.shape[1] + 1e-3).all()
+
+
+# --- what goes wrong -----------------------------------------------------------------------------
+
+
+def test_batch_larger_than_the_set_is_an_error(root: Path) -> None:
+    with pytest.raises(DataError, match="batch_size is 11, but there are only 10"):
+        make_stream(root, batch_size=11)
+
+
+def test_empty_store_is_an_error(root: Path) -> None:
+    empty = make_store(root, count=0)
+    with pytest.raises(DataError, match="no image to train on"):
+        TrainStream(empty, batch_size=1, sampler=shuffle(length=1, seed=0))
+    with pytest.raises(DataError, match="no image to evaluate on"):
+        EvalStream(empty, batch_size=1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_unreadable_picture_is_named(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "bild 0 ü.jpg").write_bytes(b"")
+    stream = EvalStream(make_store(tmp_path, count=1), batch_size=1, workers=workers)
+    with pytest.raises(DataError, match=r"^\S*bild 0 ü\.jpg: the file is empty"):
+        list(stream)
+    assert multiprocessing.active_children() == []
+
+
+def test_picture_that_changed_since_the_tables_is_named(root: Path) -> None:
+    store = make_store(root)
+    wrong = replace(store, sizes=np.full_like(store.sizes, 33))
+    with pytest.raises(DataError, match=r"bild 0 ü\.jpg: the picture is 40 × 50"):
+        list(EvalStream(wrong, batch_size=2))
+
+
+def test_size_0_in_the_table_means_unknown(root: Path) -> None:
+    store = replace(make_store(root), sizes=np.zeros((COUNT, 2), np.int32))
+    (batch,) = EvalStream(store, batch_size=COUNT)
+    assert batch.targets[1].original_size == (40, 60)
+
+
+def test_closing_ends_the_workers(root: Path) -> None:
+    batches = make_stream(root, workers=2).batches(0)
+    next(batches)
+    assert len(multiprocessing.active_children()) == 2
+    batches.close()  # type: ignore[attr-defined]
+    assert multiprocessing.active_children() == []
+
+
+def dying(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    if multiprocessing.parent_process() is not None:
+        os._exit(9)
+    return image, target
+
+
+def test_death_of_a_worker_is_an_error_with_a_way_out(root: Path) -> None:
+    with pytest.raises(DetpipeError, match=r"(?s)died.*lower stream\.workers"):
+        next(make_stream(root, workers=1, augment=[dying]).batches(0))
+    assert multiprocessing.active_children() == []
+
+
+def test_failing_transform_in_a_worker_names_the_picture(root: Path) -> None:
+    with pytest.raises(ZeroDivisionError, match=r"while reading .*\.jpg"):
+        next(make_stream(root, workers=1, augment=[failing]).batches(0))
+
+
+@pytest.mark.slow
+def test_workers_that_are_not_forked_give_the_same(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = take(make_stream(root).batches(0), 3)
+    context = multiprocessing.get_context("forkserver")
+    monkeypatch.setattr(stream_module, "_start_method", lambda: context)
+    assert_same(expected, take(make_stream(root, workers=1).batches(0), 3))
+
+
+def test_tables_of_pandas_are_not_kept(root: Path) -> None:
+    fields = vars(type(make_store(root)))["__dataclass_fields__"]
+    values = [getattr(make_store(root), name) for name in fields]
+    assert not any(isinstance(v, (pd.DataFrame, pd.Series, list, dict)) for v in values)

@@ -1,0 +1,91 @@
+"""Reports: nothing vanishes, nothing is re-ordered, csv reads back."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pandas as pd
+import pytest
+
+from detpipe.core.tables import SCORES
+from detpipe.evaluate import coco, report
+
+NAN = float("nan")
+NAMES = ["z-last", "a,b", 'say "x"', "a/b", "R&D (x)", "猫", "[b]"]
+
+
+@pytest.fixture
+def scores():
+    rows = [("val", "bbox", m, "", v) for m, v in (("AP", 38.12345), ("AP-x", 60.0), ("APs", NAN))]
+    rows += [("test", "bbox", m, "", v) for m, v in (("AP", 37.5), ("AR7", 50.0))]
+    for i, name in enumerate(NAMES):
+        rows += [("val", "bbox", "AP", name, 10.0 + i), ("val", "bbox", "AP50", name, NAN)]
+    return SCORES.make([dict(zip(SCORES.columns, row, strict=True)) for row in rows])
+
+
+def test_overview_has_a_row_a_data_set_and_a_column_a_metric(scores):
+    table = report.overview(scores)
+    assert list(table.columns) == ["dataset", "task", "AP", "AP-x", "APs", "AR7"]
+    assert table["dataset"].tolist() == ["val", "test"] and table["AP"].tolist() == [38.12345, 37.5]
+    assert table["AR7"].isna().tolist() == [True, False] and table["APs"].isna().all()
+
+
+def test_per_class_has_every_class_in_order(scores):
+    table = report.per_class(scores)
+    assert list(table.columns) == ["dataset", "task", "class_name", "AP", "AP50"]
+    assert table["class_name"].tolist() == NAMES
+    assert table["AP"].tolist() == [10.0 + i for i in range(len(NAMES))]
+    assert table["AP50"].isna().all()
+
+
+def test_tables_survive_csv(scores):
+    for table in (report.overview(scores), report.per_class(scores)):
+        back = pd.read_csv(io.StringIO(table.to_csv(index=False)))
+        pd.testing.assert_frame_equal(back, table, check_dtype=False)
+
+
+def test_copypaste_lines_read_as_csv(scores):
+    lines = report.copypaste(scores)
+    pasted = [
+        next(csv.reader([line.removeprefix("copypaste: ")]))
+        for line in lines
+        if line.startswith("copypaste: ")
+    ]
+    assert pasted == [
+        ["Task: bbox"], ["AP", "AP-x", "APs"], ["38.1234", "60.0000", "nan"],
+        ["Task: bbox AP by class"], NAMES, [f"{10 + i}.0000" for i in range(len(NAMES))],
+        ["Task: bbox"], ["AP", "AR7"], ["37.5000", "50.0000"],
+    ]  # fmt: skip
+    titles = [line for line in lines if not line.startswith("copypaste: ")]
+    assert titles == [f"Evaluation results for {name} in csv format:" for name in ("val", "test")]
+
+
+def test_log_holds_the_lines_and_a_table(scores, caplog):
+    caplog.set_level("INFO")
+    report.log(scores)
+    for line in report.copypaste(scores):
+        assert line in caplog.messages
+    assert report.table(scores) in caplog.text
+
+
+def test_table_shows_a_dash_where_there_is_no_number(scores):
+    head, val, test = report.table(scores).splitlines()
+    assert head.split() == ["dataset", "task", "AP", "AP-x", "APs", "AR7"]
+    assert val.split() == ["val", "bbox", "38.12", "60.00", "-", "-"]
+    assert test.split() == ["test", "bbox", "37.50", "-", "-", "50.00"]
+
+
+def test_no_scores_give_empty_tables():
+    empty = SCORES.empty()
+    assert list(report.overview(empty).columns) == ["dataset", "task"]
+    assert list(report.per_class(empty).columns) == ["dataset", "task", "class_name"]
+    assert report.copypaste(empty) == [] and report.table(empty) == "no scores"
+
+
+def test_overview_of_real_data_has_the_twelve_numbers(coco100):
+    scores = coco.score(*coco100.tables, dataset="test")
+    overview, by_class = report.overview(scores), report.per_class(scores)
+    assert list(overview.columns) == ["dataset", "task", *coco100.published]
+    assert overview.iloc[0, 2:].tolist() == [100 * v for v in coco100.published.values()]
+    assert by_class["class_name"].tolist() == list(coco100.names.values())

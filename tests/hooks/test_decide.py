@@ -1,0 +1,83 @@
+"""Best and EarlyStop."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from detpipe.core.errors import ConfigError
+from detpipe.hooks.decide import Best, EarlyStop
+
+
+def feed(ctx, advance, hook, values: list[float | None], name: str = "val/bbox/AP") -> list[object]:
+    """The mark after each step; None is a step without an evaluation."""
+    marks = []
+    for value in values:
+        advance(ctx)
+        if value is not None:
+            ctx.scalars.put(name, value, how="exact")
+        hook.on_step(ctx)
+        marks.append(ctx.marks.get("best"))
+    return marks
+
+
+def test_best_of_more_and_less(context, advance) -> None:
+    values = [3.0, None, 2.0, 5.0, 5.0, math.nan, 6.0]
+    more = feed(context(), advance, Best(), values)
+    assert more == [3.0, None, None, 5.0, None, None, 6.0]
+    less = feed(context(), advance, Best(mode="min"), values)
+    assert less == [3.0, None, 2.0, None, None, None, None]
+
+
+def test_nan_first_is_not_the_best(context, advance) -> None:
+    assert feed(context(), advance, Best(), [math.nan, 1.0]) == [None, 1.0]
+
+
+def test_best_survives_a_resume(context, advance) -> None:
+    before, after = Best(), Best()
+    feed(context(), advance, before, [3.0, 7.0])
+    after.load_state_dict(before.state_dict())
+    assert feed(context(step=2), advance, after, [5.0, 8.0]) == [None, 8.0]
+
+
+def test_early_stop_counts_evaluations(context, advance) -> None:
+    ctx, hook = context(), EarlyStop(patience=2, min_delta=0.5)
+    feed(ctx, advance, hook, [1.0, None, None, 1.4, None, 2.0, 2.4])
+    assert not ctx.stop_reason
+    feed(ctx, advance, hook, [2.5])
+    assert ctx.stop_reason == (
+        "val/bbox/AP has not become better than 2.0 (step 6) in 2 evaluations"
+    )
+
+
+def test_early_stop_survives_a_resume(context, advance) -> None:
+    before, after = EarlyStop(patience=3), EarlyStop(patience=3)
+    feed(context(), advance, before, [5.0, 1.0, 1.0])
+    after.load_state_dict(before.state_dict())
+    ctx = context(step=3)
+    after.on_start(ctx)
+    assert not ctx.stop_reason
+    feed(ctx, advance, after, [1.0])
+    assert ctx.stop_reason
+    again = EarlyStop(patience=3)
+    again.load_state_dict(after.state_dict())
+    ctx = context(step=4)
+    again.on_start(ctx)
+    assert ctx.stop_reason
+
+
+@pytest.mark.parametrize("hook", [Best(metric="val/bbox/APP"), EarlyStop(metric="val/bbox/APP")])
+def test_a_misspelt_metric_fails_at_the_first_evaluation(context, advance, hook) -> None:
+    with pytest.raises(ConfigError, match=r"no metric 'val/bbox/APP'; did you mean 'val/bbox/AP'"):
+        feed(context(), advance, hook, [None, 1.0])
+
+
+def test_other_groups_are_no_evaluation_of_it(context, advance) -> None:
+    assert feed(context(), advance, Best(metric="val/segm/AP"), [1.0], "test/bbox/AP") == [None]
+
+
+@pytest.mark.parametrize("make", [lambda: Best(mode="up"), lambda: EarlyStop(patience=0)])
+def test_mistakes(make) -> None:
+    with pytest.raises(ConfigError):
+        make()

@@ -1,0 +1,92 @@
+"""Record: which rows, at which steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from detpipe.core.config import Duration
+from detpipe.hooks.record import Record, Writer
+
+
+class Memory(Writer):
+    def __init__(self, calls: list[str] | None = None) -> None:
+        self.rows: list[tuple[int, dict[str, float]]] = []
+        self.calls = [] if calls is None else calls
+
+    def open(self, *, start_step: int) -> None:
+        self.calls.append(f"open at {start_step}")
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        self.rows.append((step, dict(scalars)))
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def drive(ctx, advance, hook: Record, steps: int) -> None:
+    for _ in range(steps):
+        advance(ctx)
+        ctx.scalars.put_losses(("loss",), torch.tensor([float(ctx.state.step)]), ())
+        if ctx.state.step in (4, 6):
+            ctx.scalars.put("val/AP", 10.0 * ctx.state.step, how="exact")
+        hook.on_step(ctx)
+
+
+def losses(writer: Memory) -> dict[int, float]:
+    return {step: row["train/loss"] for step, row in writer.rows if "train/loss" in row}
+
+
+def test_rows(context, advance) -> None:
+    ctx, writer = context(), Memory()
+    hook = Record({"memory": writer}, every=Duration(steps=3))
+    hook.on_start(ctx)
+    drive(ctx, advance, hook, 8)
+    hook.on_end(ctx)
+    assert losses(writer) == {3: 2.0, 6: 5.0, 8: 7.5}
+    assert [(s, r["val/AP"]) for s, r in writer.rows if "val/AP" in r] == [(4, 40.0), (6, 60.0)]
+    assert writer.rows[0][1]["train/epoch"] == pytest.approx(0.6)
+    assert writer.calls == ["open at 0", "close"]
+
+
+def test_rows_are_aligned_to_the_runs_steps(context, advance) -> None:
+    ctx, writer = context(step=4), Memory()
+    hook = Record({"memory": writer}, every=Duration(steps=3))
+    hook.on_start(ctx)
+    drive(ctx, advance, hook, 5)
+    assert list(losses(writer)) == [6, 9]
+    assert writer.calls == ["open at 4"]
+
+
+def test_a_period_of_zero_gives_one_row(context, advance) -> None:
+    ctx, writer = context(), Memory()
+    hook = Record({"memory": writer}, every=Duration(steps=0))
+    hook.on_start(ctx)
+    drive(ctx, advance, hook, 5)
+    hook.on_end(ctx)
+    assert losses(writer) == {5: 3.0}
+
+
+def test_no_row_twice_at_the_end(context, advance) -> None:
+    ctx, writer = context(), Memory()
+    hook = Record({"memory": writer}, every=Duration(steps=3))
+    hook.on_start(ctx)
+    drive(ctx, advance, hook, 3)
+    hook.on_end(ctx)
+    assert [step for step, _ in writer.rows] == [3]
+
+
+def test_every_writer_is_closed_when_the_run_fails(context, advance) -> None:
+    class Fails(Memory):
+        def close(self) -> None:
+            raise OSError("disk full")
+
+    calls: list[str] = []
+    hook = Record({"a": Fails(calls), "b": Memory(calls)}, every=Duration(steps=3))
+    ctx = context()
+    hook.on_start(ctx)
+    hook.on_error(ctx, RuntimeError())
+    hook.on_error(ctx, RuntimeError())  # once is enough
+    assert calls == ["open at 0", "open at 0", "close"]

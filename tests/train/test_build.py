@@ -1,0 +1,273 @@
+"""From settings to a finished training: what is refused, what is said, what comes out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from detpipe.core.errors import CheckpointError, ConfigError, NonFiniteLoss
+from detpipe.train.build import Plan, build_schedule, build_update
+from detpipe.train.checkpoint import CheckpointFolder, published
+
+from .toys import IMAGES, ToyStream, config, detector, evaluate, same, train
+
+
+def plan(**changes: object) -> Plan:
+    return Plan.of(config(**changes), images_per_epoch=IMAGES)
+
+
+def text_of(folder: Path) -> dict[str, bytes]:
+    return {str(f): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def test_durations() -> None:
+    assert plan(duration="10 epochs").total_steps == 50
+    assert plan(duration="10 epochs", accumulate=2).total_steps == 25
+    assert plan(duration="100 images").total_steps == 25
+    assert plan(warmup={"duration": "2 epochs"}).warmup_steps == 10
+
+
+def test_a_batch_larger_than_the_data_set_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="batch_size is 21, but there are only 20 training"):
+        train(tmp_path, config(batch_size=21))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_without_steps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="duration is 0 epochs"):
+        train(tmp_path, config(duration="0 epochs"))
+
+
+def test_settings_for_another_batch_are_scaled() -> None:
+    """Written for 16 images, run with 4: a quarter of the rate, four times the steps."""
+    settings = config(
+        reference_batch=16,
+        duration="100 steps",
+        warmup={"duration": "10 steps", "factor": 0.5},
+        schedule={
+            "use": "detpipe.train.schedule.multi_step", "milestones": ["60 steps", "15 epochs"],
+        },
+    )  # fmt: skip
+    scaled = Plan.of(settings, images_per_epoch=IMAGES)
+    assert (scaled.total_steps, scaled.warmup_steps) == (400, 40)
+    update = build_update(settings, detector(), plan=scaled, device=torch.device("cpu"))
+    update.begin(0.5)
+    assert update.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 / 4 * 0.1)
+    factors = [build_schedule(settings, plan=scaled)(k / 400) for k in range(400)]
+    changes = [k for k in range(41, 400) if factors[k] != factors[k - 1]]
+    assert changes == [75, 240]  # 15 epochs of 5 steps; 60 steps of 16 images
+    assert factors[0] == 0.5
+    assert factors[20] == pytest.approx(0.75)
+
+
+def test_the_same_images_for_hooks_too(tmp_path: Path) -> None:
+    """A period in steps of the reference batch is as many images in steps of this one."""
+    result = train(tmp_path, config(reference_batch=8, duration="25 steps", hooks={
+        "evaluate": {"every": "10 steps"},
+    }, log_every="5 steps"))  # fmt: skip
+    rows = result.history
+    assert list(rows.dropna(subset="val/bbox/AP")["step"]) == [20, 40]
+    assert list(rows.dropna(subset="train/loss")["step"]) == [10, 20, 30, 40, 50]
+
+
+def test_finished_stays_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    first = train(tmp_path, config())
+    before = text_of(tmp_path)
+    again = train(tmp_path, config(resume=True), model=detector(seed=7, dropout=0.2, norm=True))
+    assert "already finished (step 50): nothing is changed" in caplog.text
+    assert text_of(tmp_path) == before
+    assert same(again.weights, first.weights)
+    assert again.step == first.step == 50
+    assert again.history.equals(first.history)
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
+    train(tmp_path, config())
+    longer = train(tmp_path, config(resume=True, duration="60 steps"))
+    assert longer.step == 60
+    assert CheckpointFolder(tmp_path).finished
+    assert list(longer.history["step"]) == sorted(set(longer.history["step"]))
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"batch_size": 2}, "train.batch_size: 4 → 2"),
+        ({"accumulate": 2}, "train.accumulate: 1 → 2"),
+        ({"optimizer": {"lr": 0.5}}, "train.optimizer.lr: 0.01 → 0.5"),
+    ],
+)
+def test_another_configuration_is_refused_by_name(
+    tmp_path: Path, change: dict, line: str
+) -> None:
+    train(tmp_path, config(duration="5 steps"))
+    before = text_of(tmp_path)
+    with pytest.raises(CheckpointError, match="cannot be resumed with other settings") as caught:
+        train(tmp_path, config(resume=True, duration="9 steps", **change))
+    assert f"- {line}" in str(caught.value)
+    assert "duration" not in str(caught.value).partition("\n")[2]
+    assert text_of(tmp_path) == before
+
+
+def test_other_classes_are_refused(tmp_path: Path) -> None:
+    train(tmp_path, config(duration="5 steps"))
+    with pytest.raises(CheckpointError, match=r"classes \['a', 'b'\], this one has \['b', 'a'\]"):
+        train(tmp_path, config(resume=True), classes=["b", "a"])
+
+
+def test_a_new_run_never_loses_an_unfinished_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "checkpoints"
+    with pytest.raises(NonFiniteLoss):
+        train(folder, config(), model=detector(fail_at=23))
+    train(folder, config())
+    (aside,) = [other for other in tmp_path.iterdir() if other != folder]
+    assert aside.name.startswith("checkpoints_")
+    assert CheckpointFolder(aside).latest()["state"]["step"] == 20
+    assert f"held an unfinished run (step 20): it is now '{aside}'" in caplog.text
+    train(folder, config(duration="6 steps"))  # a finished one is replaced
+    assert len(list(tmp_path.iterdir())) == 2
+    assert [entry.step for entry in CheckpointFolder(folder).entries()] == [5, 6]
+
+
+def test_nan_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteLoss) as caught:
+        train(tmp_path, config(), model=detector(fail_at=23))
+    assert caught.value.step == 23
+    assert caught.value.files == ("image_8.jpg", "image_9.jpg", "image_10.jpg", "image_11.jpg")
+    folder = CheckpointFolder(tmp_path)
+    assert [entry.step for entry in folder.entries()][-2:] == [15, 20]
+    weights = folder.latest()["model"]
+    assert all(bool(w.isfinite().all()) for w in weights.values())
+
+
+@pytest.mark.parametrize("duration", ["3 steps", "7 steps"])
+def test_a_run_shorter_than_the_log_period_is_recorded(tmp_path: Path, duration: str) -> None:
+    history = train(tmp_path, config(duration=duration)).history
+    assert list(history["step"]) == [int(duration.split()[0])]
+    assert math.isfinite(history["train/loss"][0])
+    for name in ("train/loss_a", "train/loss_b", "train/lr", "train/epoch", "time/data"):
+        assert name in history
+
+
+@pytest.mark.parametrize(
+    ("every", "said", "at"),
+    [
+        ("0 steps", "a period of 0 gives none within 50 steps", []),
+        ("60 steps", "every 60 steps gives none within 50 steps", []),
+        ("20 steps", "2 during training, at step 20, 40 of 50", [20, 40]),
+        ("25 steps", "1 during training, at step 25 of 50", [25]),
+    ],
+)
+def test_evaluation_periods_are_stated_and_the_last_step_is_left_to_the_pipeline(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, every: str, said: str, at: list[int]
+) -> None:
+    caplog.set_level("INFO")
+    evaluated = []
+    history = train(
+        tmp_path,
+        config(hooks={"evaluate": {"every": every}}),
+        evaluate=lambda m: evaluated.append(0) or evaluate(m),
+    ).history
+    assert said in caplog.text
+    assert "the final weights are evaluated once, after training" in caplog.text
+    assert len(evaluated) == len(at)
+    if at:
+        assert list(history.dropna(subset="val/bbox/AP")["step"]) == at
+
+
+def test_a_warmup_longer_than_the_run_is_stated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, config(duration="10 steps", warmup={"duration": "20 steps"}))
+    assert "the warm-up (20 steps) is not over before the run (10 steps) ends" in caplog.text
+
+
+def test_best_weights_are_published_with_their_step(tmp_path: Path) -> None:
+    values = iter([10.0, 30.0, math.nan, 20.0, 25.0])
+    result = train(
+        tmp_path, config(publish="best"), evaluate=lambda model: {"val/bbox/AP": next(values)}
+    )
+    assert next(values, None) is None  # 10, 20, 30, 40 and, because it could be the best, 50
+    assert result.step == 20
+    best = CheckpointFolder(tmp_path).best()
+    assert best["state"]["step"] == 20
+    assert same(result.weights, published(best))
+    again = train(tmp_path, config(publish="best", resume=True))
+    assert again.step == 20
+    assert same(again.weights, result.weights)
+
+
+def test_best_weights_without_any_evaluation(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = train(tmp_path, config(publish="best"), evaluate=None)
+    assert result.step == 50
+    assert "no step was marked as the best" in caplog.text
+
+
+def test_best_and_early_stop_remember_over_a_resume(tmp_path: Path) -> None:
+    """Best value at step 10; the run dies after 30; worse values must neither win nor reset."""
+    hooks = {
+        "early": {"use": "detpipe.hooks.decide.EarlyStop", "patience": 4},
+        "checkpoint": {"every": "1 steps"},
+    }
+    first = iter([50.0, 40.0, 40.0])
+    with pytest.raises(StopIteration):
+        train(tmp_path, config(hooks=hooks), evaluate=lambda m: {"val/bbox/AP": next(first)})
+    second = iter([45.0, 44.0, 43.0])
+    settings = config(hooks=hooks, resume=True, duration="100 steps")
+    result = train(tmp_path, settings, evaluate=lambda m: {"val/bbox/AP": next(second)})
+    assert CheckpointFolder(tmp_path).best()["state"]["step"] == 10
+    assert result.step == 50  # the fourth in a row that is no better than step 10's
+
+
+def test_what_ended_early_is_finished(tmp_path: Path) -> None:
+    hooks = {"early": {"use": "detpipe.hooks.decide.EarlyStop", "patience": 1}}
+    worse = iter([2.0, 1.0])
+    settings = config(hooks=hooks)
+    first = train(tmp_path, settings, evaluate=lambda m: {"val/bbox/AP": next(worse)})
+    assert first.step == 20
+    before = text_of(tmp_path)
+    again = train(tmp_path, config(hooks=hooks, resume=True))
+    assert again.step == 20
+    assert text_of(tmp_path) == before
+
+
+def test_what_is_published_is_the_average(tmp_path: Path) -> None:
+    train(tmp_path, config())
+    content = CheckpointFolder(tmp_path).latest()
+    assert not same(content["model"], content["ema"])
+    assert same(published(content), content["ema"])
+    plain = train(tmp_path, config(hooks={"ema": None}))
+    assert same(plain.weights, CheckpointFolder(tmp_path).latest()["model"])
+
+
+def test_the_start_says_what_will_happen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    train(tmp_path, config(accumulate=2, reference_batch=4))
+    assert "20 training images, 25 steps (10 epochs) of 4 × 2 images" in caplog.text
+    assert "learning rate 0.02; fp32 on cpu" in caplog.text
+    assert "the learning rate is multiplied by 2" in caplog.text
+    assert f"files go to '{tmp_path}'" in caplog.text
+    assert "training is done: step 25 of 25, epoch 10.00" in caplog.text
+    assert not any("[/" in record.getMessage() for record in caplog.records)
+
+
+def test_a_frozen_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="every parameter of the model is frozen"):
+        train(tmp_path, config(), model=detector().requires_grad_(False))
+
+
+def test_no_hooks_and_no_writers_still_give_weights_and_history(tmp_path: Path) -> None:
+    bare = config(
+        hooks=dict.fromkeys(config().hooks), writers=dict.fromkeys(config().writers),
+    )  # fmt: skip
+    result = train(tmp_path, bare, stream=ToyStream())
+    assert len(result.history) == 8
+    assert result.step == 50

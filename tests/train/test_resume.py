@@ -1,0 +1,279 @@
+"""A resumed run equals the unbroken one, bit for bit, however it was ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from detpipe.train.build import TrainResult
+from detpipe.train.checkpoint import CheckpointFolder, load_checkpoint
+
+from .toys import ToyStream, config, detector, evaluate, same, timeless, train
+
+
+class Killed(BaseException):
+    """Stands for anything that ends a process without warning."""
+
+
+def dying(at_evaluation: int):
+    """An evaluation that ends the run the ``at_evaluation``-th time."""
+    count = 0
+
+    def evaluate_or_die(model: nn.Module) -> dict[str, float]:
+        nonlocal count
+        count += 1
+        if count == at_evaluation:
+            raise Killed
+        return evaluate(model)
+
+    return evaluate_or_die
+
+
+def equal(a: TrainResult, b: TrainResult) -> None:
+    assert a.step == b.step
+    assert same(a.weights, b.weights)
+    pd.testing.assert_frame_equal(timeless(a.history), timeless(b.history), check_like=True)
+
+
+def final_content(folder: Path) -> dict:
+    """Everything that a checkpoint holds, but for the settings and times."""
+    content = CheckpointFolder(folder).latest()
+    content["scalars"] = {
+        part: {name: value for name, value in values.items() if not name.startswith("time/")}
+        for part, values in content["scalars"].items()
+    }
+    del content["config"]
+    return content
+
+
+def equal_trees(a: object, b: object, where: str = "") -> None:
+    assert type(a) is type(b), where
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            equal_trees(a[key], b[key], f"{where}/{key}")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), where
+        for number, (x, y) in enumerate(zip(a, b, strict=True)):
+            equal_trees(x, y, f"{where}/{number}")
+    elif isinstance(a, torch.Tensor):
+        assert torch.equal(a, b), where
+    else:
+        assert a == b or a != a, where  # noqa: PLR0124 - NaN
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_resumed_equals_unbroken(tmp_path: Path, workers: int, accumulate: int) -> None:
+    """Ended at step 30, gone on from 25: in the middle of an epoch and of a log interval."""
+    hooks = {"evaluate": {"every": "10 steps"}, "checkpoint": {"every": "5 steps"}}
+    changes = {"accumulate": accumulate, "hooks": hooks}
+    unbroken = train(tmp_path / "a", config(**changes), stream=ToyStream())
+    with pytest.raises(Killed):
+        train(
+            tmp_path / "b",
+            config(**changes),
+            stream=ToyStream(workers=workers),
+            evaluate=dying(at_evaluation=3),
+        )
+    assert CheckpointFolder(tmp_path / "b").latest()["state"]["step"] == 25
+    resumed = train(
+        tmp_path / "b",
+        config(**changes, resume=True),
+        model=detector(seed=99, dropout=0.2, norm=True),  # other weights: all comes from the file
+        stream=ToyStream(workers=workers),
+    )
+    equal(resumed, unbroken)
+    equal_trees(final_content(tmp_path / "b"), final_content(tmp_path / "a"))
+
+
+def test_a_run_broken_off_at_every_step_equals_the_unbroken_one(tmp_path: Path) -> None:
+    """Seven interruptions by Ctrl-C, wherever they fall."""
+    settings = config(hooks={"evaluate": {"every": "6 steps"}}, duration="14 steps")
+    unbroken = train(tmp_path / "a", settings)
+    result = None
+    for _ in range(20):
+        calls = 0
+        model = detector(dropout=0.2, norm=True)
+
+        def interrupt(module: nn.Module, inputs: object) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                signal.raise_signal(signal.SIGINT)
+
+        model.register_forward_pre_hook(interrupt)
+        try:
+            result = train(
+                tmp_path / "b",
+                settings.model_copy(update={"resume": True}),
+                model=model,
+                run_config={"train": settings.model_dump(mode="json")},
+            )
+            break
+        except KeyboardInterrupt:
+            continue
+    assert result is not None
+    equal(result, unbroken)
+
+
+def test_an_evaluation_that_a_signal_breaks_off_is_made_up_for(tmp_path: Path) -> None:
+    unbroken = train(tmp_path / "a", config())
+
+    def slow(model: nn.Module) -> dict[str, float]:
+        signal.raise_signal(signal.SIGTERM)
+        pytest.fail("the evaluation went on")
+
+    with pytest.raises(SystemExit) as caught:
+        train(tmp_path / "b", config(), evaluate=slow)
+    assert caught.value.code == 143
+    assert CheckpointFolder(tmp_path / "b").latest()["state"]["step"] == 10
+    with pytest.raises(SystemExit):  # and once more, while making up for it
+        train(tmp_path / "b", config(resume=True), evaluate=slow)
+    resumed = train(tmp_path / "b", config(resume=True))
+    equal(resumed, unbroken)
+    assert CheckpointFolder(tmp_path / "b").best()["state"] == (
+        CheckpointFolder(tmp_path / "a").best()["state"]
+    )
+
+
+def test_a_damaged_newest_costs_only_its_interval(tmp_path: Path) -> None:
+    unbroken = train(tmp_path / "a", config())
+    with pytest.raises(Killed):
+        train(tmp_path / "b", config(), evaluate=dying(at_evaluation=3))
+    newest = sorted((tmp_path / "b").glob("step_*.pt"))[-1]
+    newest.write_bytes(newest.read_bytes()[:3000])
+    equal(train(tmp_path / "b", config(resume=True)), unbroken)
+
+
+def test_two_runs_with_one_seed_are_identical(tmp_path: Path) -> None:
+    first = train(tmp_path / "a", config())
+    torch.rand(11)  # whatever the process drew before
+    second = train(tmp_path / "b", config())
+    equal(first, second)
+    other = train(tmp_path / "c", config(seed=1))
+    assert not same(first.weights, other.weights)  # dropout is drawn from the seed
+
+
+def test_no_step_twice_in_any_record(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    unbroken = train(tmp_path / "a", config())
+    with pytest.raises(Killed):
+        # The writers are ahead of the newest checkpoint: rows of steps 26 to 40 come again.
+        periods = {"checkpoint": {"every": "25 steps"}}
+        train(tmp_path / "b", config(hooks=periods), evaluate=dying(at_evaluation=4))
+    resumed = train(tmp_path / "b", config(resume=True))
+    equal(resumed, unbroken)
+
+    rows = [json.loads(line) for line in (tmp_path / "b/metrics.jsonl").read_text().splitlines()]
+    written = [(row["step"], tuple(sorted(row))) for row in rows]
+    assert len(set(written)) == len(written)
+    table = pd.read_csv(tmp_path / "b/metrics.csv")
+    assert list(table["step"]) == [row["step"] for row in rows]
+    events = EventAccumulator(str(tmp_path / "b/tensorboard")).Reload()
+    steps = [event.step for event in events.Scalars("train/loss")]
+    assert steps == list(unbroken.history.dropna(subset="train/loss")["step"])
+
+
+SCRIPT = """
+    import logging, sys, time
+    from pathlib import Path
+    import torch
+    from train.toys import *
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    folder, resume, workers, delay = sys.argv[1:5]
+    torch.set_num_threads(1)
+    class Slow(ToyDetector):
+        def forward(self, batch):
+            time.sleep(float(delay))
+            return super().forward(batch)
+    with seeded(0):
+        model = Slow(dropout=0.2, norm=True)
+    train(
+        Path(folder),
+        config(resume=resume == "resume"),
+        model=model,
+        stream=ToyStream(workers=int(workers)),
+    )
+"""
+
+
+def start(folder: Path, *, resume: bool, workers: int = 0, delay: float = 0.05) -> subprocess.Popen:
+    tests = Path(__file__).parents[1]
+    return subprocess.Popen(
+        [
+            sys.executable, "-c", textwrap.dedent(SCRIPT), str(folder),
+            "resume" if resume else "new", str(workers), str(delay),
+        ],
+        env={**os.environ, "PYTHONPATH": str(tests), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for_checkpoint(process: subprocess.Popen, folder: Path, at_least: int) -> None:
+    while not any(e.step >= at_least for e in CheckpointFolder(folder).entries()):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_kill_minus_nine(tmp_path: Path, workers: int) -> None:
+    unbroken = train(tmp_path / "a", config())
+    process = start(tmp_path / "b", resume=False, workers=workers)
+    wait_for_checkpoint(process, tmp_path / "b", 15)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not CheckpointFolder(tmp_path / "b").finished
+    process = start(tmp_path / "b", resume=True, workers=workers, delay=0)
+    _, log = process.communicate()
+    assert process.returncode == 0, log
+    assert "resuming at step" in log
+    equal_trees(final_content(tmp_path / "b"), final_content(tmp_path / "a"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)]
+)
+def test_signals_to_a_real_process(tmp_path: Path, number: int, code: int) -> None:
+    """SIGTERM ends with 143; Python re-raises SIGINT after its KeyboardInterrupt (130 in a shell)."""
+    unbroken = train(tmp_path / "a", config())
+    process = start(tmp_path / "b", resume=False)
+    wait_for_checkpoint(process, tmp_path / "b", 15)
+    process.send_signal(number)
+    _, log = process.communicate()
+    assert process.returncode == code, log
+    assert "the run ends after this step, with a checkpoint" in log
+    newest = CheckpointFolder(tmp_path / "b").latest()["state"]["step"]
+    assert newest >= 15
+    resumed = train(tmp_path / "b", config(resume=True))
+    equal(resumed, unbroken)
+
+
+def test_the_checkpoint_of_an_interruption_is_that_of_its_step(tmp_path: Path) -> None:
+    model = detector(dropout=0.2, norm=True)
+    model.register_forward_pre_hook(
+        lambda m, i: signal.raise_signal(signal.SIGINT) if m.calls == 12 else None
+    )
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, config(), model=model)
+    content = load_checkpoint(tmp_path / "step_00000013.pt")
+    assert content["state"] == {"step": 13, "images_seen": 52, "total_steps": 50}
+    assert content["classes"] == ["a", "b"]

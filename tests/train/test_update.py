@@ -1,0 +1,136 @@
+"""GradientUpdate against plain torch."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, clip_grad_value_
+
+from detpipe.train.config import Clip
+from detpipe.train.update import GradientUpdate
+
+
+def a_model() -> nn.Linear:
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        for number, parameter in enumerate(model.parameters()):
+            parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) * 0.3 - number)
+    return model
+
+
+INPUT = torch.tensor([[1.0, -2.0, 3.0], [0.5, 4.0, -1.0]])
+
+
+def loss_of(model: nn.Module) -> torch.Tensor:
+    return model(INPUT).square().sum()
+
+
+@pytest.mark.parametrize(
+    ("clip", "by_hand"),
+    [
+        (Clip(), lambda p: None),
+        (Clip(norm=0.5), lambda p: clip_grad_norm_(p, 0.5)),
+        (Clip(value=0.1), lambda p: clip_grad_value_(p, 0.1)),
+    ],
+)
+def test_a_step_equals_torch(clip: Clip, by_hand: object) -> None:
+    mine, theirs = a_model(), a_model()
+    update = GradientUpdate(torch.optim.SGD(mine.parameters(), lr=0.1), clip=clip)
+    update.begin(0.0)
+    update.backward(loss_of(mine), of=1)
+    update.finish(lambda: None)
+
+    loss_of(theirs).backward()
+    by_hand(list(theirs.parameters()))
+    torch.optim.SGD(theirs.parameters(), lr=0.1).step()
+    assert torch.equal(mine.weight, theirs.weight)
+
+
+def test_hooks_see_gradients_whole_and_unclipped() -> None:
+    model, seen = a_model(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    update = GradientUpdate(optimizer, accumulate=2, clip=Clip(norm=1e-3), precision="fp16")
+    reference = torch.autograd.grad(loss_of(model), model.weight)[0]
+    update.begin(0.0)
+    for _ in range(2):
+        update.backward(loss_of(model), of=2)
+    update.finish(lambda: seen.append(model.weight.grad.clone()))
+    assert len(seen) == 1
+    torch.testing.assert_close(seen[0], reference)  # unscaled, the mean of two equal passes
+    assert model.weight.grad.norm() < 1.1e-3
+
+
+def test_fp16_overflow_skips_the_step_and_lowers_the_scale() -> None:
+    model = a_model()
+    before = model.weight.clone()
+    update = GradientUpdate(torch.optim.SGD(model.parameters(), lr=0.1), precision="fp16")
+    update.begin(0.0)
+    update.backward(loss_of(model) * 1e38, of=1)
+    update.finish(lambda: None)
+    assert torch.equal(model.weight, before)
+    scale = update.state_dict()["scaler"]["scale"]
+    assert scale == 65536 / 2
+
+    resumed = GradientUpdate(torch.optim.SGD(model.parameters(), lr=0.1), precision="fp16")
+    resumed.load_state_dict(update.state_dict())
+    assert resumed.state_dict()["scaler"]["scale"] == scale
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
+def test_autocast(precision: str, dtype: torch.dtype) -> None:
+    model = a_model()
+    update = GradientUpdate(torch.optim.SGD(model.parameters(), lr=0.1), precision=precision)
+    with update.autocast():
+        assert model(INPUT).dtype is dtype
+    assert model(INPUT).dtype is torch.float32
+
+
+def test_old_gradients_are_dropped() -> None:
+    model = a_model()
+    update = GradientUpdate(torch.optim.SGD(model.parameters(), lr=0.1))
+    update.begin(0.0)
+    update.backward(loss_of(model), of=1)
+    update.begin(0.5)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_each_group_keeps_its_own_rate() -> None:
+    model = a_model()
+    groups = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.01}]
+    update = GradientUpdate(torch.optim.SGD(groups), schedule=lambda progress: 1 - progress)
+    for progress in (0.0, 0.25, 0.25, 0.0):
+        update.begin(progress)
+        rates = [group["lr"] for group in update.optimizer.param_groups]
+        assert rates == pytest.approx([0.1 * (1 - progress), 0.01 * (1 - progress)])
+
+
+def test_the_learning_rate_never_comes_from_a_checkpoint() -> None:
+    model = a_model()
+    foreign = GradientUpdate(torch.optim.SGD(model.parameters(), lr=123.0)).state_dict()
+    update = GradientUpdate(torch.optim.SGD(model.parameters(), lr=0.1))
+    update.load_state_dict(foreign)
+    update.begin(0.0)
+    assert update.optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_only_the_last_pass_synchronises_processes() -> None:
+    class Distributed(nn.Linear):
+        waits = 0
+
+        @contextlib.contextmanager
+        def no_sync(self):
+            self.waits += 1
+            yield
+
+    model = Distributed(3, 2)
+    update = GradientUpdate(torch.optim.SGD(model.parameters(), lr=0.1), accumulate=3)
+    for last in (False, False, True):
+        with update.synchronise(model, last=last):
+            pass
+    assert model.waits == 2
