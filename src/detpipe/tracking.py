@@ -152,8 +152,6 @@ class Tracking:
         self._run_id = run.info.run_id
         mlflow.set_tags(_tags(context, run_params, parameters))
         _log_parameters(parameters, run.data.params)
-        if not resumed and "training.train" in {node.name for node in pipeline.nodes}:
-            _remember(catalog, self._run_id)
         logger.info(
             "MLflow run '%s' in experiment '%s' (mlflow ui --backend-store-uri %s)",
             run.info.run_name, settings["experiment"], settings["uri"],
@@ -316,17 +314,6 @@ def _tags(
     return tags
 
 
-def _remember(catalog: CatalogProtocol, run_id: str) -> None:
-    """The run's id beside the checkpoints, for a resume; a fresh run of theirs overwrites it.
-
-    Training itself moves an unfinished run's folder aside before it starts; the writer then puts
-    the file in place (:class:`detpipe.mlflow_writer.MlflowWriter`). This one serves runs without that writer.
-    """
-    folder = catalog.load("checkpoints")
-    if not any(folder.iterdir()):
-        (folder / RUN_ID_FILE).write_text(run_id)
-
-
 def _log_scores(scores: Any, step: int) -> None:
     import mlflow
 
@@ -360,7 +347,10 @@ def _log_checkpoints(catalog: CatalogProtocol) -> None:
     """The final and the best checkpoint; the periodic ones stay on disk only."""
     import mlflow
 
-    folder = catalog.load("checkpoints")
-    for name in ("final.pt", "best.pt", "index.json"):
-        if (folder / name).exists():
-            mlflow.log_artifact(str(folder / name), "checkpoints")
+    from detpipe.train.checkpoint import INDEX, CheckpointFolder
+
+    folder = CheckpointFolder(catalog.load("checkpoints"))
+    files = [folder.file(entry.step) for entry in folder.entries() if entry.final or entry.best]
+    for file in (*files, folder.path / INDEX):
+        if file.exists():
+            mlflow.log_artifact(str(file), "checkpoints")

@@ -90,6 +90,7 @@ class TestSpec:
         [
             ("scale", "no full import path"),
             ("detpipe.nowhere.f", "there is no module 'detpipe.nowhere'"),
+            ("detpipe.core.confg.Spec", "no module .*did you mean 'detpipe.core.config'"),
             ("detpipe.core.config.chek_spec", "did you mean 'detpipe.core.config.check_spec'"),
             ("detpipe.core.config.Every.__doc__", "there is no module"),
         ],

@@ -13,7 +13,9 @@ from detpipe.hooks.save import Checkpoint
 from detpipe.train.checkpoint import CheckpointFolder
 
 
-def drive(ctx, advance, hook: Checkpoint, steps: int, *, best_at: tuple[int, ...] = ()) -> list[int]:
+def drive(
+    ctx, advance, hook: Checkpoint, steps: int, *, best_at: tuple[int, ...] = ()
+) -> list[int]:
     """The steps of which a snapshot was taken."""
     taken = []
 
@@ -48,7 +50,9 @@ def test_a_final_step_that_was_just_saved_is_not_saved_again(
     assert (last.step, last.best, last.final) == (10, True, True)
 
 
-@pytest.mark.parametrize(("every", "best", "steps"), [("0 steps", True, [3, 10]), ("0 steps", False, [10])])
+@pytest.mark.parametrize(
+    ("every", "best", "steps"), [("0 steps", True, [3, 10]), ("0 steps", False, [10])]
+)
 def test_no_period(tmp_path: Path, context, advance, every: str, best: bool, steps: list) -> None:
     hook = Spec(use="detpipe.hooks.save.Checkpoint", every=every, best=best).build(
         folder=tmp_path, evaluate=None

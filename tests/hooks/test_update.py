@@ -39,7 +39,9 @@ def test_equals_torchs_average(context, advance) -> None:
         advance(ctx)
         hook.on_step(ctx)
         reference.update_parameters(model)
-    for mine, theirs in zip(ctx.eval_model.parameters(), reference.module.parameters(), strict=True):
+    for mine, theirs in zip(
+        ctx.eval_model.parameters(), reference.module.parameters(), strict=True
+    ):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=0)
     assert torch.equal(ctx.eval_model[1].running_mean, model[1].running_mean)
     assert not any(parameter.requires_grad for parameter in ctx.eval_model.parameters())

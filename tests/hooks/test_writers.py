@@ -108,7 +108,11 @@ def test_console_line() -> None:
 def test_console_without_a_terminal_logs_plain_lines(capsys, caplog) -> None:
     caplog.set_level("INFO")
     written(Console(total_steps=4))
-    assert [record.getMessage()[:9] for record in caplog.records] == ["step 2/4 ", "step 3/4 ", "step 4/4 "]
+    assert [record.getMessage()[:9] for record in caplog.records] == [
+        "step 2/4 ",
+        "step 3/4 ",
+        "step 4/4 ",
+    ]
     output = capsys.readouterr()
     assert output.out == ""
     assert "\x1b" not in caplog.text

@@ -43,7 +43,7 @@ def test_loss_in_evaluation_mode_leaves_batch_norm_alone(model: nn.Module) -> No
 
 def test_modes_are_restored_after_an_error(model: nn.Module) -> None:
     model.eval()
-    with pytest.raises(Exception):  # noqa: B017 - whatever torch says about one channel
+    with pytest.raises(ValueError, match=r"must be \[3, H, W\]"):
         model(Batch((image()[:1],), (target([], []),)))
     assert not any(module.training for module in model.modules())
 

@@ -31,9 +31,12 @@ class Project:
     def __init__(self, folder: Path, source: Path) -> None:
         self.folder = folder
         shutil.copytree(source / "conf", folder / "conf")
-        shutil.copy(source / "pyproject.toml", folder)
         shutil.copy(source / ".telemetry", folder)
-        (folder / "src").symlink_to(source / "src")
+        settings = (source / "pyproject.toml").read_text()
+        # The package is installed; Kedro only wants a source folder inside the project.
+        (folder / "pyproject.toml").write_text(
+            settings.replace('source_dir = "src"', 'source_dir = "."')
+        )
 
     def run(self, pipeline: str, *, env: str | None = None, params: Mapping[str, Any] = SMALL):
         """``kedro run`` in this process."""

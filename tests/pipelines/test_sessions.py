@@ -80,7 +80,7 @@ def test_artifacts_are_uploaded(trained):
     folder = trained.folder / "mlartifacts"
     files = {path.name for path in folder.rglob("*") if path.is_file()}
     assert str(folder) in run
-    assert {"weights.safetensors", "final.pt", "overview.csv", "gallery.jpg"} <= files
+    assert {"weights.safetensors", "step_00000008.pt", "overview.csv", "gallery.jpg"} <= files
 
 
 def test_overview_has_one_row_a_data_set(trained):
@@ -98,14 +98,12 @@ def test_evaluate_alone_gives_the_same_scores(trained):
 
 
 def test_in_loop_evaluation_equals_the_pipelines(trained, tmp_path):
-    """The best checkpoint's weights, evaluated by the pipeline, give the number the loop logged."""
-    from detpipe.pipelines.evaluate import detect, score
+    """The evaluation that the loop calls gives the very numbers of the evaluate pipeline."""
+    from detpipe.models.restore import restore
     from detpipe.pipelines.train import evaluator
 
     catalog, parameters = catalog_of(trained)
     args = [catalog.load(n) for n in ("images", "boxes", "classes", "raw")]
-    from detpipe.models.restore import restore
-
     names = list(args[2]["class_name"])
     model = restore(catalog.load("weights"), parameters["model"], names)
     in_loop = evaluator("val", *args, parameters["stream"], parameters["evaluate"])(model)
@@ -114,7 +112,6 @@ def test_in_loop_evaluation_equals_the_pipelines(trained, tmp_path):
     assert len(table) >= 6
     for row in table.itertuples():
         assert in_loop[f"val/{row.task}/{row.metric}"] == pytest.approx(float(row.value), abs=1e-9)
-    assert callable(detect) and callable(score)
 
 
 def catalog_of(project):
@@ -143,7 +140,7 @@ def test_predict_draws_every_picture_and_writes_both_forms(trained):
     output = trained.path("07_model_output/sample")
     drawn = {path.stem for path in (output / "predictions_drawn").rglob("*.jpg")}
     assert drawn == {path.stem for path in pictures.glob("*.jpg")}
-    table = pd.read_csv(output / "predictions.csv")
+    table = pd.read_csv(output / "predictions.csv", dtype={"image_id": str})
     coco = json.loads((output / "predictions_coco.json").read_text())
     assert len(table) == len(coco) > 0
     assert set(table["image_id"]) <= drawn

@@ -101,9 +101,7 @@ def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
         ({"optimizer": {"lr": 0.5}}, "train.optimizer.lr: 0.01 → 0.5"),
     ],
 )
-def test_another_configuration_is_refused_by_name(
-    tmp_path: Path, change: dict, line: str
-) -> None:
+def test_another_configuration_is_refused_by_name(tmp_path: Path, change: dict, line: str) -> None:
     train(tmp_path, config(duration="5 steps"))
     before = text_of(tmp_path)
     with pytest.raises(CheckpointError, match="cannot be resumed with other settings") as caught:

@@ -61,7 +61,12 @@ def test_newest_best_and_final_stay(tmp_path: Path) -> None:
     assert folder.best()["state"]["step"] == 2
     assert folder.finished
     again = CheckpointFolder(tmp_path, keep=1)
-    assert [(e.step, e.best, e.metric, e.final) for e in again.entries()][0] == (2, True, 0.2, False)
+    assert [(e.step, e.best, e.metric, e.final) for e in again.entries()][0] == (
+        2,
+        True,
+        0.2,
+        False,
+    )
     assert sorted(f.name for f in tmp_path.iterdir()) == [
         "index.json", "step_00000002.pt", "step_00000005.pt", "step_00000006.pt",
     ]  # fmt: skip

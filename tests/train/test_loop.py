@@ -30,9 +30,7 @@ def run(model: torch.nn.Module, *, steps: int = 10, accumulate: int = 1, **optio
     optimizer = options.pop("optimizer", OPTIMIZERS["sgd"])
     update = GradientUpdate(optimizer(model.parameters()), accumulate=accumulate)
     stream = options.pop("stream", ToyStream(batch_size=4))
-    return fit(
-        model, stream, update, total_steps=steps, images_per_step=4 * accumulate, **options
-    )
+    return fit(model, stream, update, total_steps=steps, images_per_step=4 * accumulate, **options)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -143,8 +143,9 @@ def test_an_evaluation_that_a_signal_breaks_off_is_made_up_for(tmp_path: Path) -
         train(tmp_path / "b", config(resume=True), evaluate=slow)
     resumed = train(tmp_path / "b", config(resume=True))
     equal(resumed, unbroken)
-    assert CheckpointFolder(tmp_path / "b").best()["state"] == (
-        CheckpointFolder(tmp_path / "a").best()["state"]
+    assert (
+        CheckpointFolder(tmp_path / "b").best()["state"]
+        == (CheckpointFolder(tmp_path / "a").best()["state"])
     )
 
 

@@ -9,6 +9,7 @@ import difflib
 import functools
 import importlib
 import inspect
+import pkgutil
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Self
@@ -174,7 +175,8 @@ def locate(path: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if error.name and not module_name.startswith(error.name):
             raise ConfigError(f"use: '{path}' needs the package '{error.name}'") from error
-        raise ConfigError(f"use: '{path}': there is no module '{module_name}'") from error
+        hint = _near_module(module_name)
+        raise ConfigError(f"use: '{path}': there is no module '{module_name}'{hint}") from error
     if not hasattr(module, name):
         near = difflib.get_close_matches(name, dir(module), 1)
         hint = f"; did you mean '{module_name}.{near[0]}'?" if near else ""
@@ -183,6 +185,17 @@ def locate(path: str) -> Callable[..., Any]:
     if not callable(target):
         raise ConfigError(f"use: '{path}' is a {type(target).__name__}, not a function or class")
     return target  # type: ignore[no-any-return]
+
+
+def _near_module(name: str) -> str:
+    """``; did you mean '…'?`` for the last part of a module's name, if its package exists."""
+    parent, _, last = name.rpartition(".")
+    try:
+        siblings = [m.name for m in pkgutil.iter_modules(importlib.import_module(parent).__path__)]
+    except (ImportError, AttributeError, ValueError):
+        return ""
+    near = difflib.get_close_matches(last, siblings, 1)
+    return f"; did you mean '{parent}.{near[0]}'?" if near else ""
 
 
 def check_spec(spec: Spec, *, where: str, args: int = 0, provided: Collection[str] = ()) -> None:

@@ -36,12 +36,12 @@ CLASSES = tuple(SHAPES)
 _VERSION = 1
 _MARKER = "sample.json"
 _SPLITS = (("train", 0.7), ("val", 0.15), ("test", 0.15))
-_MOST_OBJECTS = 8
+_MOST_OBJECTS = 7
 _EMPTY_EVERY = 20
 """One picture in so many shows nothing."""
-_LEAST_VISIBLE = 0.65
+_LEAST_VISIBLE = 0.75
 """Share of an object that must stay visible beside other objects and the picture's edge."""
-_MOST_ON_OTHERS = 0.4
+_MOST_ON_OTHERS = 0.25
 """Share of an object that may lie on another one."""
 _README = """\
 The sample set of detpipe: {images} pictures of {size} x {size} pixels with shapes, made by
@@ -222,7 +222,7 @@ def _picture(
         hue = CLASSES.index(thing.class_name) / len(CLASSES)  # neighbours overlap: a hint only
         paint_on = texture(alpha.shape[:2], paint, hue=hue, behind=behind.mean((0, 1)))
         behind += (paint_on - behind) * alpha
-    canvas += paint.standard_normal(canvas.shape, np.float32) * np.float32(paint.uniform(2, 8))
+    canvas += paint.standard_normal(canvas.shape, np.float32) * np.float32(paint.uniform(2, 6))
     pixels = np.clip(canvas, 0, 255).astype(np.uint8)
     return pixels, [(t.class_name, mask) for t, mask in zip(drawn, visible, strict=True)]
 
@@ -241,10 +241,10 @@ def _well_apart(new: _Drawn, visible: list[Mask]) -> bool:
 def _object(size: int, chance: random.Random) -> _Drawn:
     """A shape somewhere in the picture, from small to large."""
     class_name = CLASSES[int(chance.random() * len(CLASSES))]
-    small, large = 11.0 * size / 192, 44.0 * size / 192
+    small, large = 13.0 * size / 192, 44.0 * size / 192
     radius = small * (large / small) ** chance.random()
-    x, y = (radius * 0.7 + (size - radius * 1.4) * chance.random() for _ in range(2))
-    turn = (chance.random() - 0.5) * math.pi / 4
+    x, y = (radius * 0.8 + (size - radius * 1.6) * chance.random() for _ in range(2))
+    turn = (chance.random() - 0.5) * math.pi / 6
     top, left = max(0, int(y - radius - 1)), max(0, int(x - radius - 1))
     bottom, right = min(size, int(y + radius + 2)), min(size, int(x + radius + 2))
     ys, xs = np.mgrid[top:bottom, left:right].astype(np.float64)

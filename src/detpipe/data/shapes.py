@@ -31,7 +31,7 @@ def _square(x: Doubles, y: Doubles, r: float) -> Doubles:
 
 def _cross(x: Doubles, y: Doubles, r: float) -> Doubles:
     x, y = np.abs(x), np.abs(y)
-    return np.minimum(np.maximum(x - r, y - 0.3 * r), np.maximum(x - 0.3 * r, y - r))
+    return np.minimum(np.maximum(x - r, y - 0.35 * r), np.maximum(x - 0.35 * r, y - r))
 
 
 def _triangle(x: Doubles, y: Doubles, r: float) -> Doubles:
@@ -42,7 +42,7 @@ SHAPES: dict[str, Callable[[Doubles, Doubles, float], Doubles]] = {
     "circle": _circle, "cross": _cross, "ring": _ring, "square": _square, "triangle": _triangle,
 }  # fmt: skip
 AREAS = {
-    "circle": math.pi, "cross": 2.04, "ring": math.pi * (1 - 0.44**2), "square": 2.56,
+    "circle": math.pi, "cross": 2.31, "ring": math.pi * (1 - 0.44**2), "square": 2.56,
     "triangle": 3 * math.sqrt(3) / 4,
 }  # fmt: skip
 """Area of each shape of radius 1."""
@@ -75,7 +75,7 @@ def texture(
         behind: mean colour behind it, from which it stands out.
     """
     colour = _colour(paint, hue)
-    while np.abs(colour - behind).max() < 60:
+    while np.abs(colour - behind).max() < 80:
         colour = _colour(paint, hue)
     kind, slope = int(paint.integers(0, 4)), _slope(shape, paint)
     waves = np.float32(2 * np.pi * max(shape) / paint.uniform(5, 12))
@@ -87,7 +87,7 @@ def texture(
         pattern = np.sin(slope * waves) / 2
     else:
         pattern = np.sign(np.sin(slope * waves) * np.sin(_slope(shape, paint) * waves)) / 2
-    away = np.where(colour > behind, 1, -1) * paint.uniform(10, 35)
+    away = np.where(colour > behind, 1, -1) * paint.uniform(10, 30)
     return colour + pattern[..., None] * away.astype(np.float32)
 
 

@@ -57,7 +57,13 @@ class BatchTransform(nn.Module):
         Args:
             images: ``uint8 [3, H, W]`` RGB each (or float in 0..255).
             targets: ``boxes`` float [N, 4] and ``labels`` int64 [N] of each image.
+
+        Raises:
+            ValueError: an image has another shape (a grey one would broadcast silently).
         """
+        for image in images:
+            if image.ndim != 3 or image.shape[0] != 3:
+                raise ValueError(f"images must be [3, H, W], got {list(image.shape)}")
         # As plain numbers: an exported graph has one fixed size.
         sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
         if self.fixed_size is not None:

@@ -1,0 +1,43 @@
+"""``kedro run`` with exit codes and messages for people; everything else is Kedro's own."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import click
+from kedro.framework.cli.project import run as kedro_run
+from kedro.io import DatasetError
+from kedro.validation.exceptions import ParameterValidationError
+
+from detpipe.core.errors import DetpipeError
+
+logger = logging.getLogger(__name__)
+
+
+class Run(click.Command):
+    """Kedro's run command; it ends with 130 after Ctrl-C, and without a traceback where the
+    message says all there is to know (a traceback is for bugs)."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs it.
+
+        Raises:
+            SystemExit: 130 after Ctrl-C.
+            ClickException: an error that detpipe or the catalog explains; exit code 1.
+        """
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            logger.warning("interrupted; a training goes on with --params train.resume=true")
+            raise SystemExit(130) from None
+        except (DetpipeError, DatasetError, ParameterValidationError) as error:
+            logger.debug("traceback", exc_info=error)
+            raise click.ClickException(str(error)) from error
+
+
+run = Run(
+    name="run", callback=kedro_run.callback, params=kedro_run.params, help=kedro_run.help,
+    short_help=kedro_run.short_help,
+)  # fmt: skip
+cli = click.Group(name="detpipe", commands={"run": run})
