@@ -95,7 +95,14 @@ def test_annotations_are_the_same_on_every_machine(made: tuple[Path, Annotations
     assert found == FIRST_PICTURE
 
 
-FIRST_PICTURE: list[list[object]] = []
+FIRST_PICTURE = [
+    ["ring", 53.0, 118.0, 108.0, 173.0, 1946.0],
+    ["ring", 16.0, 0.0, 73.0, 58.0, 2078.0],
+    ["triangle", 20.0, 161.0, 44.0, 183.0, 274.0],
+    ["ring", 128.0, 59.0, 164.0, 96.0, 847.0],
+    ["square", 45.0, 65.0, 68.0, 88.0, 453.0],
+    ["ring", 113.0, 141.0, 168.0, 192.0, 1826.0],
+]
 
 
 def test_second_read_changes_nothing(made: tuple[Path, Annotations]) -> None:

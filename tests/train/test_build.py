@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from detpipe.core.errors import CheckpointError, ConfigError, NonFiniteLoss
-from detpipe.train.build import Plan, build_schedule, build_update
+from detpipe.train.build import build_schedule, build_update
 from detpipe.train.checkpoint import CheckpointFolder, published
+from detpipe.train.plan import Plan
 
 from .toys import IMAGES, ToyStream, config, detector, evaluate, same, train
 
@@ -147,7 +148,7 @@ def test_nan_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.parametrize("duration", ["3 steps", "7 steps"])
 def test_a_run_shorter_than_the_log_period_is_recorded(tmp_path: Path, duration: str) -> None:
     history = train(tmp_path, config(duration=duration)).history
-    assert list(history["step"]) == [int(duration.split()[0])]
+    assert list(history["step"]) == [int(duration.split(maxsplit=1)[0])]
     assert math.isfinite(history["train/loss"][0])
     for name in ("train/loss_a", "train/loss_b", "train/lr", "train/epoch", "time/data"):
         assert name in history

@@ -16,9 +16,12 @@ import pytest
 import torch
 from torch import nn
 
+from detpipe.models.adapter import TorchvisionDetector
 from detpipe.train.build import TrainResult
 from detpipe.train.checkpoint import CheckpointFolder, load_checkpoint
+from detpipe.train.resume import describe_difference, flat
 
+from .real import real_run
 from .toys import ToyStream, config, detector, evaluate, same, timeless, train
 
 
@@ -70,7 +73,7 @@ def equal_trees(a: object, b: object, where: str = "") -> None:
     elif isinstance(a, torch.Tensor):
         assert torch.equal(a, b), where
     else:
-        assert a == b or a != a, where  # noqa: PLR0124 - NaN
+        assert a == b or a != a, where  # NaN is NaN
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -211,19 +214,21 @@ SCRIPT = """
 """
 
 
-def start(folder: Path, *, resume: bool, workers: int = 0, delay: float = 0.05) -> subprocess.Popen:
-    tests = Path(__file__).parents[1]
+def start_python(*arguments: str) -> subprocess.Popen:
+    """A Python of its own process group, which finds these tests."""
     return subprocess.Popen(
-        [
-            sys.executable, "-c", textwrap.dedent(SCRIPT), str(folder),
-            "resume" if resume else "new", str(workers), str(delay),
-        ],
-        env={**os.environ, "PYTHONPATH": str(tests), "OMP_NUM_THREADS": "1"},
+        [sys.executable, *arguments],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"},
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
+
+
+def start(folder: Path, *, resume: bool, workers: int = 0, delay: float = 0.05) -> subprocess.Popen:
+    how = "resume" if resume else "new"
+    return start_python("-c", textwrap.dedent(SCRIPT), str(folder), how, str(workers), str(delay))
 
 
 def wait_for_checkpoint(process: subprocess.Popen, folder: Path, at_least: int) -> None:
@@ -235,7 +240,7 @@ def wait_for_checkpoint(process: subprocess.Popen, folder: Path, at_least: int) 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_kill_minus_nine(tmp_path: Path, workers: int) -> None:
-    unbroken = train(tmp_path / "a", config())
+    train(tmp_path / "a", config())
     process = start(tmp_path / "b", resume=False, workers=workers)
     wait_for_checkpoint(process, tmp_path / "b", 15)
     os.killpg(process.pid, signal.SIGKILL)
@@ -254,7 +259,7 @@ def test_kill_minus_nine(tmp_path: Path, workers: int) -> None:
     ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -signal.SIGINT)]
 )
 def test_signals_to_a_real_process(tmp_path: Path, number: int, code: int) -> None:
-    """SIGTERM ends with 143; Python re-raises SIGINT after its KeyboardInterrupt (130 in a shell)."""
+    """SIGTERM ends with 143; SIGINT as Python ends by it, which is 130 in a shell."""
     unbroken = train(tmp_path / "a", config())
     process = start(tmp_path / "b", resume=False)
     wait_for_checkpoint(process, tmp_path / "b", 15)
@@ -278,3 +283,64 @@ def test_the_checkpoint_of_an_interruption_is_that_of_its_step(tmp_path: Path) -
     content = load_checkpoint(tmp_path / "step_00000013.pt")
     assert content["state"] == {"step": 13, "images_seen": 52, "total_steps": 50}
     assert content["classes"] == ["a", "b"]
+
+
+def test_differences_are_named_and_sorted_into_two() -> None:
+    old = flat({"train": {"batch_size": 8, "duration": {"steps": 10}, "hooks": {"a": {}}}})
+    new = flat({"train": {"batch_size": 4, "duration": {"steps": 20}, "hooks": {"b": {}}}})
+    refused, allowed = describe_difference({**old, "model.use": "x"}, new)
+    assert refused == ["model.use: x → not set", "train.batch_size: 8 → 4"]
+    assert allowed == [
+        "train.duration.steps: 10 → 20",
+        "train.hooks.a: {} → not set",
+        "train.hooks.b: not set → {}",
+    ]
+
+
+def test_settings_survive_the_file(tmp_path: Path) -> None:
+    """Whatever is in the settings, what comes back equals what goes in: no false difference."""
+    settings = flat({"a": (1, 2.5), "b": Path("x"), "c": {"d": None, "e": [{"f": (1,)}]}})
+    file = tmp_path / "file.pt"
+    torch.save({"format": 1, "state": {}, "config": settings}, file)
+    assert load_checkpoint(file)["config"] == settings
+    assert json.loads(json.dumps(settings)) == settings
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_real_detector_on_real_pictures(tmp_path: Path, workers: int) -> None:
+    """Faster R-CNN draws its samples at random: the generators' states must come back too."""
+    unbroken = real_run(tmp_path / "a", workers=0)
+    calls = 0
+
+    def interrupt(module: nn.Module, inputs: object) -> None:
+        nonlocal calls
+        calls += isinstance(module, TorchvisionDetector)
+        if calls == 7:
+            signal.raise_signal(signal.SIGINT)
+            calls += 1
+
+    handle = nn.modules.module.register_module_forward_pre_hook(interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            real_run(tmp_path / "b", workers=workers)
+    finally:
+        handle.remove()
+    assert CheckpointFolder(tmp_path / "b").latest()["state"]["step"] == 7
+    equal(real_run(tmp_path / "b", workers=workers, resume=True), unbroken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)]
+)
+def test_a_signal_to_the_whole_group_with_workers(tmp_path: Path, number: int, code: int) -> None:
+    """As a terminal or a scheduler sends it: the processes that read get it too."""
+    process = start_python("-m", "train.real", str(tmp_path / "b"))
+    wait_for_checkpoint(process, tmp_path / "b", 4)
+    os.killpg(process.pid, number)
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == code, log
+    assert "the run ends after this step, with a checkpoint" in log
+    assert log.count("Traceback") <= 1, log  # of the main process, none of a worker
+    folder = CheckpointFolder(tmp_path / "b")
+    assert folder.latest()["state"]["step"] == folder.entries()[-1].step >= 4

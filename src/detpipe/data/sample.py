@@ -33,7 +33,8 @@ Mask = npt.NDArray[np.bool_]
 CLASSES = tuple(SHAPES)
 """The classes of the sample set, by name."""
 
-_VERSION = 1
+_VERSION = 2
+"""Changes whenever the pictures do, so that an older set is not taken for this one."""
 _MARKER = "sample.json"
 _SPLITS = (("train", 0.7), ("val", 0.15), ("test", 0.15))
 _MOST_OBJECTS = 7

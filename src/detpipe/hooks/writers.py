@@ -97,7 +97,7 @@ class Json(Writer):
     def open(self, *, start_step: int) -> None:
         """Keeps the rows up to ``start_step``."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [row for row in read_json_rows(self.path) if row["step"] <= start_step]
+        rows = [row for row in self.rows() if row["step"] <= start_step]
         with whole_file(self.path) as file:
             file.writelines(f"{json.dumps(row)}\n".encode() for row in rows)
         self._file = self.path.open("a", encoding="utf-8")
@@ -114,16 +114,15 @@ class Json(Writer):
         if self._file is not None:
             self._file.close()
 
-
-def read_json_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a :class:`Json` file; a last line that a crash cut short is left out."""
-    rows = []
-    for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            logger.warning("'%s': a line was cut short by a crash; it is left out", path)
-    return rows
+    def rows(self) -> list[dict[str, Any]]:
+        """What is in the file; a last line that a crash cut short is left out."""
+        rows = []
+        for line in self.path.read_text("utf-8").splitlines() if self.path.exists() else ():
+            try:
+                rows.append(json.loads(line))
+            except ValueError:
+                logger.warning("'%s': a line was cut short by a crash; it is left out", self.path)
+        return rows
 
 
 class Csv(Writer):

@@ -35,9 +35,7 @@ class TinyBackbone(nn.Module):
         channels = [width // 4, width // 2, width, width * 3 // 2, width * 2]
         inputs = [3, *channels[:-1]]
         self.blocks = nn.ModuleList(map(_block, inputs, channels))
-        self.fpn = FeaturePyramidNetwork(
-            channels[1:], out_channels, norm_layer=nn.BatchNorm2d
-        )
+        self.fpn = FeaturePyramidNetwork(channels[1:], out_channels)
         self.out_channels = out_channels
 
     def forward(self, x: Tensor) -> OrderedDict[str, Tensor]:
@@ -92,7 +90,7 @@ def build(
         box_roi_pool=MultiScaleRoIAlign(
             ["0", "1", "2"], output_size=7, sampling_ratio=2, canonical_scale=56, canonical_level=3
         ),
-        box_head=_box_head(channels, representation),
+        box_head=TwoMLPHead(channels * 7 * 7, representation),
         box_predictor=FastRCNNPredictor(representation, num_classes + 1),
         rpn_pre_nms_top_n_train=256,
         rpn_pre_nms_top_n_test=256,
@@ -100,7 +98,6 @@ def build(
         rpn_post_nms_top_n_test=max(128, max_detections),
         rpn_batch_size_per_image=128,
         box_batch_size_per_image=rois_per_image,
-        box_positive_fraction=0.5,
         box_score_thresh=score_thresh,
         box_nms_thresh=nms_thresh,
         box_detections_per_img=max_detections,
@@ -116,17 +113,6 @@ def build(
 
 def _block(inputs: int, outputs: int) -> nn.Module:
     return nn.Sequential(*_conv(inputs, outputs, stride=2), *_conv(outputs, outputs))
-
-
-def _box_head(channels: int, width: int) -> nn.Module:
-    """Two convolutions on the 7 × 7 cells of a proposal, then one hidden layer."""
-    return nn.Sequential(
-        *_conv(channels, channels),
-        *_conv(channels, channels, stride=2),
-        nn.Flatten(),
-        nn.Linear(channels * 4 * 4, width),
-        nn.ReLU(inplace=True),
-    )
 
 
 def _conv(inputs: int, outputs: int, *, stride: int = 1) -> list[nn.Module]:

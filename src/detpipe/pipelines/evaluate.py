@@ -162,7 +162,6 @@ def _dataset_pipeline(dataset: str) -> Pipeline:
         inputs={"trained_model", "raw", *shared},
         outputs={"detections": f"{dataset}_detections", "scores": f"{dataset}_scores"},
         parameters={"params:stream", "params:evaluate"},
-        tags="evaluate",
     )  # fmt: skip
 
 
@@ -172,14 +171,17 @@ def create_pipeline() -> Pipeline:
         [
             Node(
                 load_trained, ["classes", "weights", "params:model"], "trained_model",
-                name="load_trained", tags="evaluate",
+                name="load_trained",
             ),
             *(_dataset_pipeline(dataset) for dataset in DATASETS),
             Node(
                 join_scores, [f"{dataset}_scores" for dataset in DATASETS], "scores",
-                name="join_scores", tags="evaluate",
+                name="join_scores",
             ),
-        ]
+        ],
+        namespace="evaluation",
+        prefix_datasets_with_namespace=False,
+        tags="evaluate",
     )  # fmt: skip
 
 

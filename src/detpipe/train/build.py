@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn, optim
 
-from detpipe.core.config import Duration
-from detpipe.core.errors import CheckpointError, ConfigError, one_message
-from detpipe.train.checkpoint import CheckpointFolder, describe_difference, flat, published, to_cpu
+from detpipe.core.config import Spec
+from detpipe.core.errors import ConfigError
+from detpipe.train.checkpoint import CheckpointFolder, published, to_cpu
 from detpipe.train.config import TrainConfig
-from detpipe.train.contract import Hook, LoopContext, Stream, whole_steps
-from detpipe.train.launch import pick_device, seeded
+from detpipe.train.contract import Hook, LoopContext, Stream
+from detpipe.train.launch import pick_device, seeded, unwrapped
 from detpipe.train.loop import fit
+from detpipe.train.plan import Plan
+from detpipe.train.resume import content_to_resume, flat, make_room, reaches
 from detpipe.train.schedule import Schedule, with_warmup
 from detpipe.train.update import GradientUpdate
 
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
+Rows = Callable[[], list[dict[str, Any]]]
+
+# Hooks are above this package: it knows them as everybody's hooks are known, by their names.
+RECORD = Spec(use="detpipe.hooks.record.Record")
+HISTORY = Spec(use="detpipe.hooks.writers.Json")
 
 
 @dataclass(frozen=True)
@@ -44,72 +50,6 @@ class TrainResult:
     weights: dict[str, Tensor]
     step: int
     history: pd.DataFrame
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The run in numbers.
-
-    Attributes:
-        total_steps: optimiser updates.
-        warmup_steps: of them.
-        images_per_step: batch size × accumulation.
-        images_per_epoch: training images.
-        reference_batch: what the settings were written for; None for this batch.
-    """
-
-    total_steps: int
-    warmup_steps: int
-    images_per_step: int
-    images_per_epoch: int
-    reference_batch: int | None
-
-    @classmethod
-    def of(cls, config: TrainConfig, *, images_per_epoch: int) -> Plan:
-        """The plan of ``config``.
-
-        Raises:
-            ConfigError: the batch is larger than the data set, or the run has no step.
-        """
-        images_per_step = config.batch_size * config.accumulate
-        units = partial(
-            whole_steps,
-            images_per_step=images_per_step,
-            images_per_epoch=images_per_epoch,
-            reference_batch=config.reference_batch,
-        )
-        mistakes = []
-        if config.batch_size > images_per_epoch:
-            mistakes.append(
-                f"train.batch_size is {config.batch_size}, but there are only "
-                f"{images_per_epoch} training images; set it to {images_per_epoch} or less"
-            )
-        if not units(config.duration):
-            mistakes.append(f"train.duration is {config.duration}; it must be above 0")
-        if mistakes:
-            raise ConfigError(one_message("the run cannot be planned:", mistakes))
-        return cls(
-            total_steps=units(config.duration),
-            warmup_steps=units(config.warmup.duration),
-            images_per_step=images_per_step,
-            images_per_epoch=images_per_epoch,
-            reference_batch=config.reference_batch,
-        )
-
-    @property
-    def lr_scale(self) -> float:
-        """What the learning rate is multiplied by, because the batch is another."""
-        return self.images_per_step / (self.reference_batch or self.images_per_step)
-
-    def to_progress(self, duration: Duration) -> float:
-        """Where in the run (0..1) ``duration`` has passed."""
-        steps = whole_steps(
-            duration,
-            images_per_step=self.images_per_step,
-            images_per_epoch=self.images_per_epoch,
-            reference_batch=self.reference_batch,
-        )
-        return steps / self.total_steps
 
 
 def train_detector(
@@ -144,14 +84,14 @@ def train_detector(
     """
     plan = Plan.of(config, images_per_epoch=stream.images_per_epoch)
     device = pick_device(config.device)
-    record, history = build_record(config, folder=folder, plan=plan, tracker=tracker)
+    record, written = build_record(config, folder=folder, plan=plan, tracker=tracker)
     header = {"config": flat(run_config or {}), "classes": list(classes)}
     checkpoints = CheckpointFolder(folder)
-    content = _content_to_resume(checkpoints, config, header) if config.resume else None
-    if content is not None and checkpoints.finished and _reaches(content, plan):
-        return _finished_before(checkpoints, content, config, read_history(history))
+    content = content_to_resume(checkpoints, header) if config.resume else None
+    if content is not None and checkpoints.finished and reaches(content, plan):
+        return _finished_before(checkpoints, content, config, as_history(written()))
     if content is None:
-        _make_room(checkpoints)
+        make_room(checkpoints)
     else:
         checkpoints.forget_after(content["state"]["step"])
 
@@ -180,7 +120,7 @@ def train_detector(
         f"; ended early: {ctx.stop_reason}" if ctx.stop_reason else "",
     )  # fmt: skip
     weights, step = _published_weights(ctx, checkpoints, config)
-    return TrainResult(weights, step, read_history(history))
+    return TrainResult(weights, step, as_history(written()))
 
 
 def build_update(
@@ -233,69 +173,31 @@ def build_hooks(
 
 def build_record(
     config: TrainConfig, *, folder: Path, plan: Plan, tracker: Any = None
-) -> tuple[Hook, Path]:
-    """``train.writers`` in a hook, and the file that holds the history.
+) -> tuple[Hook, Rows]:
+    """``train.writers`` in a hook, and how to read back what was written.
 
-    The history is always written: it is a result of training, whatever writers there are.
+    There is always a writer that can be read: the history is a result of training.
     """
-    from detpipe.hooks.record import Record
-    from detpipe.hooks.writers import Json
-
+    specs = {name: spec for name, spec in config.writers.items() if spec is not None}
+    if all(spec.use != HISTORY.use for spec in specs.values()):
+        specs["history"] = HISTORY
     writers = {
         name: spec.build(folder=folder, tracker=tracker, total_steps=plan.total_steps)
-        for name, spec in config.writers.items()
-        if spec is not None
+        for name, spec in specs.items()
     }
-    history = next((w for w in writers.values() if isinstance(w, Json)), None)
-    if history is None:
-        history = writers["history"] = Json(folder)
-    return Record(writers, every=config.log_every), history.path
+    rows = next(writers[name].rows for name, spec in specs.items() if spec.use == HISTORY.use)
+    return RECORD.build(writers, every=config.log_every), rows
 
 
-def read_history(path: Path) -> pd.DataFrame:
-    """The rows of ``metrics.jsonl``, those of one step as one; ordered by step."""
+def as_history(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """Written rows as a table, those of one step as one; ordered by step."""
     import pandas as pd
 
-    from detpipe.hooks.writers import read_json_rows
-
     by_step: dict[int, dict[str, Any]] = {}
-    for row in read_json_rows(path):
+    for row in rows:
         by_step.setdefault(row["step"], {}).update(row)
     frame = pd.DataFrame([by_step[step] for step in sorted(by_step)] or {"step": []})
     return frame.astype({c: "float64" for c in frame.columns if c != "step"})
-
-
-def _content_to_resume(
-    checkpoints: CheckpointFolder, config: TrainConfig, header: Mapping[str, Any]
-) -> dict[str, Any] | None:
-    content = checkpoints.latest()
-    if content is None:
-        logger.info("train.resume: there is no checkpoint in '%s'; a new run", checkpoints.path)
-        return None
-    if content["classes"] != header["classes"]:
-        raise CheckpointError(
-            f"the checkpoints in '{checkpoints.path}' are of a run with the classes "
-            f"{content['classes']}, this one has {header['classes']}; set train.resume to false "
-            f"for a new run"
-        )
-    refused, allowed = describe_difference(content["config"], header["config"])
-    if refused:
-        raise CheckpointError(
-            one_message(
-                f"the run in '{checkpoints.path}' cannot be resumed with other settings; put them "
-                f"back, or set train.resume to false for a new run:",
-                refused,
-            )
-        )
-    for line in allowed:
-        logger.info("resumed with another %s", line)
-    return content
-
-
-def _reaches(content: Mapping[str, Any], plan: Plan) -> bool:
-    """Whether a run that ended as ``content`` says (perhaps early) had no more to do than this."""
-    state = content["state"]
-    return plan.total_steps <= max(int(state["step"]), int(state["total_steps"]))
 
 
 def _finished_before(
@@ -316,20 +218,6 @@ def _finished_before(
     return TrainResult(published(source), source["state"]["step"], history)
 
 
-def _make_room(checkpoints: CheckpointFolder) -> None:
-    """A new run begins in an empty folder; an unfinished one in it is kept, under another name."""
-    if checkpoints.finished or not checkpoints.entries():
-        checkpoints.clear()
-        return
-    step = checkpoints.entries()[-1].step
-    aside = checkpoints.put_aside()
-    logger.warning(
-        "'%s' held an unfinished run (step %d): it is now '%s'. To go on with it instead, rename "
-        "it back and set train.resume to true",
-        checkpoints.path, step, aside,
-    )  # fmt: skip
-
-
 def _published_weights(
     ctx: LoopContext, checkpoints: CheckpointFolder, config: TrainConfig
 ) -> tuple[dict[str, Tensor], int]:
@@ -340,8 +228,6 @@ def _published_weights(
         logger.warning(
             "no step was marked as the best (was anything evaluated?): the final weights are taken"
         )
-    from detpipe.train.launch import unwrapped
-
     return to_cpu(unwrapped(ctx.eval_model).state_dict()), ctx.state.step
 
 

@@ -34,19 +34,6 @@ FORMAT = 1
 
 INDEX = "index.json"
 
-MAY_CHANGE = (
-    "train.duration",
-    "train.hooks",
-    "train.writers",
-    "train.log_every",
-    "train.resume",
-    "train.publish",
-    "train.device",
-    "train.channels_last",
-    "stream.workers",
-)
-"""Settings (and all below them) with which a run may be resumed although they differ."""
-
 _NAME = re.compile(r"step_(\d{8,})\.pt")
 
 
@@ -281,40 +268,6 @@ def published(content: Mapping[str, Any]) -> dict[str, Tensor]:
     return dict(content["ema"] or content["model"])
 
 
-def describe_difference(
-    old: Mapping[str, Any], new: Mapping[str, Any]
-) -> tuple[list[str], list[str]]:
-    """How a run's settings differ from those of the checkpoint to go on from.
-
-    Args:
-        old: flat settings (``train.batch_size`` → 8) of the checkpoint.
-        new: those of this run.
-
-    Returns:
-        Lines ``train.batch_size: 8 → 4`` for what must not change, and for what may.
-    """
-    refused: list[str] = []
-    allowed: list[str] = []
-    for key in sorted({*old, *new}):
-        if old.get(key) == new.get(key) and (key in old) == (key in new):
-            continue
-        line = f"{key}: {old.get(key, 'not set')} → {new.get(key, 'not set')}"
-        may = any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
-        (allowed if may else refused).append(line)
-    return refused, allowed
-
-
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings with dotted keys, values as plain types (others as text)."""
-    result: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and value:
-            result |= flat(value, f"{prefix}{key}.")
-        else:
-            result[f"{prefix}{key}"] = _plain(value)
-    return result
-
-
 def to_cpu(tree: Any) -> Any:
     """A copy of nested dicts, lists and tuples with every tensor copied into CPU memory.
 
@@ -379,11 +332,3 @@ def _crc_of(file: Path) -> int:
         while block := stream.read(1 << 20):
             value = zlib.crc32(block, value)
     return value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

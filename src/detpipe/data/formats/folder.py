@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 from detpipe.core.errors import DataError
-from detpipe.data.formats.base import IMAGE_SUFFIXES, Annotations, IssueLog, annotations
+from detpipe.data.formats.base import IMAGE_SUFFIXES, Annotations, IssueLog, make_tables
 from detpipe.data.image import upright_size
 
 
@@ -49,4 +49,4 @@ def read(root: Path, *, split: str = "") -> Annotations:
         )  # fmt: skip
     if unreadable:
         raise DataError("\n- ".join(["these pictures cannot be read:", *unreadable]))
-    return annotations(rows, [], [], IssueLog())
+    return make_tables(rows, [], [], IssueLog())

@@ -1,0 +1,81 @@
+"""Makes docs/images from a project that has been trained: ``python docs/make_pictures.py``.
+
+Needs Chromium and its driver (Debian: ``apt-get install chromium chromium-driver``).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+from selenium import webdriver
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES = ROOT / "docs/images"
+PORT = 4197
+OPTIONS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--window-size=1500,1100", "--force-device-scale-factor=1.5",
+)  # fmt: skip
+
+
+def main() -> None:
+    """The DAG as kedro-viz draws it, and the gallery of the sample set."""
+    IMAGES.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "data/08_reporting/sample/gallery.jpg", IMAGES)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "kedro", "viz", "run", "--no-browser", "--port", str(PORT)],
+        cwd=ROOT,
+    )
+    try:
+        _wait(f"http://127.0.0.1:{PORT}/api/main")
+        _shoot(f"http://127.0.0.1:{PORT}", IMAGES / "pipeline.png")
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def _wait(address: str) -> None:
+    for _ in range(120):
+        try:
+            urllib.request.urlopen(address, timeout=5)
+        except OSError:
+            time.sleep(1)
+        else:
+            return
+    raise TimeoutError(address)
+
+
+def _shoot(address: str, file: Path) -> None:
+    options = webdriver.ChromeOptions()
+    for option in OPTIONS:
+        options.add_argument(option)
+    options.binary_location = shutil.which("chromium") or "chromium"
+    service = webdriver.ChromeService(shutil.which("chromedriver") or "chromedriver")
+    browser = webdriver.Chrome(options=options, service=service)
+    try:
+        browser.get(address)
+        time.sleep(5)
+        state = json.loads(browser.execute_script("return localStorage.KedroViz"))
+        # A visitor's own settings: light, no tour, no side bar, the graph alone.
+        state |= {"theme": "light", "showFeatureHints": False}
+        state["visible"] |= {"sidebar": False, "miniMap": False}
+        browser.execute_script("localStorage.KedroViz = arguments[0]", json.dumps(state))
+        browser.refresh()
+        time.sleep(8)
+        browser.execute_script(
+            "document.querySelectorAll('[class*=update-reminder]').forEach(e => e.remove())"
+        )
+        browser.save_screenshot(str(file))
+    finally:
+        browser.quit()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Whether a run goes on from what is in its folder, and what happens to that otherwise."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from detpipe.core.errors import CheckpointError, one_message
+from detpipe.train.checkpoint import CheckpointFolder
+from detpipe.train.plan import Plan
+
+logger = logging.getLogger(__name__)
+
+MAY_CHANGE = (
+    "train.duration",
+    "train.hooks",
+    "train.writers",
+    "train.log_every",
+    "train.resume",
+    "train.publish",
+    "train.device",
+    "train.channels_last",
+    "stream.workers",
+)
+"""Settings (and all below them) with which a run may be resumed although they differ."""
+
+
+def content_to_resume(
+    checkpoints: CheckpointFolder, header: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """The newest checkpoint, None if there is none.
+
+    Args:
+        checkpoints: where it is looked for.
+        header: ``config`` (flat) and ``classes`` of this run.
+
+    Raises:
+        CheckpointError: it is of a run with other classes, or other settings that matter.
+    """
+    content = checkpoints.latest()
+    if content is None:
+        logger.info("train.resume: there is no checkpoint in '%s'; a new run", checkpoints.path)
+        return None
+    if content["classes"] != header["classes"]:
+        raise CheckpointError(
+            f"the checkpoints in '{checkpoints.path}' are of a run with the classes "
+            f"{content['classes']}, this one has {header['classes']}; set train.resume to false "
+            f"for a new run"
+        )
+    refused, allowed = describe_difference(content["config"], header["config"])
+    if refused:
+        raise CheckpointError(
+            one_message(
+                f"the run in '{checkpoints.path}' cannot be resumed with other settings; put them "
+                f"back, or set train.resume to false for a new run:",
+                refused,
+            )
+        )
+    for line in allowed:
+        logger.info("resumed with another %s", line)
+    return content
+
+
+def reaches(content: Mapping[str, Any], plan: Plan) -> bool:
+    """Whether a run that ended as ``content`` says (perhaps early) had no more to do than this."""
+    state = content["state"]
+    return plan.total_steps <= max(int(state["step"]), int(state["total_steps"]))
+
+
+def make_room(checkpoints: CheckpointFolder) -> None:
+    """A new run begins in an empty folder; an unfinished one in it is kept, under another name."""
+    if checkpoints.finished or not checkpoints.entries():
+        checkpoints.clear()
+        return
+    step = checkpoints.entries()[-1].step
+    aside = checkpoints.put_aside()
+    logger.warning(
+        "'%s' held an unfinished run (step %d): it is now '%s'. To go on with it instead, rename "
+        "it back and set train.resume to true",
+        checkpoints.path, step, aside,
+    )  # fmt: skip
+
+
+def describe_difference(
+    old: Mapping[str, Any], new: Mapping[str, Any]
+) -> tuple[list[str], list[str]]:
+    """How a run's settings differ from those of the checkpoint to go on from.
+
+    Args:
+        old: flat settings (``train.batch_size`` → 8) of the checkpoint.
+        new: those of this run.
+
+    Returns:
+        Lines ``train.batch_size: 8 → 4`` for what must not change, and for what may.
+    """
+    refused: list[str] = []
+    allowed: list[str] = []
+    for key in sorted({*old, *new}):
+        if old.get(key) == new.get(key) and (key in old) == (key in new):
+            continue
+        line = f"{key}: {old.get(key, 'not set')} → {new.get(key, 'not set')}"
+        may = any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
+        (allowed if may else refused).append(line)
+    return refused, allowed
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested settings with dotted keys, values as plain types (others as text)."""
+    result: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            result |= flat(value, f"{prefix}{key}.")
+        else:
+            result[f"{prefix}{key}"] = _plain(value)
+    return result
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
