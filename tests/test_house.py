@@ -61,7 +61,7 @@ def test_a_detector_trains_and_is_scored_without_kedro_and_mlflow(tmp_path):
         from detpipe.train.config import TrainConfig
 
         root = Path(sys.argv[1])
-        found = sample.read(root / "sample", images=20, size=64)
+        found = sample.read(root / "sample", images=40, size=96)
         store = Store.from_tables(*found[:3], root / "sample", split="train")
         names = list(found.classes["class_name"])
         stream = TrainStream(

@@ -17,7 +17,8 @@ logger = logging.getLogger(__name__)
 
 class Run(click.Command):
     """Kedro's run command; it ends with 130 after Ctrl-C, and without a traceback where the
-    message says all there is to know (a traceback is for bugs)."""
+    message says all there is to know (a traceback is for bugs).
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs it.

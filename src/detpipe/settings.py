@@ -16,6 +16,9 @@ from detpipe.tracking import Tracking
 # Neither Kedro's nor MLflow's telemetry reports on the people who use this project (for Kedro see
 # the file .telemetry). MLflow reads its switch when it is imported, which is later than this.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+# A server that is away must cost seconds: MLflow's own default is minutes for each call.
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 
 # kedro 1.7 registers its resolvers under a name that omegaconf 2.4 calls old; nothing to act on.
 warnings.filterwarnings("ignore", message=".*register_new_resolver.*")

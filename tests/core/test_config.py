@@ -38,7 +38,13 @@ class TestFrozen:
 class TestDuration:
     @pytest.mark.parametrize(
         ("text", "steps"),
-        [("500 steps", 500), ("1 step", 1), ("2 epochs", 50), ("0.5 epochs", 12), ("80 images", 10)],
+        [
+            ("500 steps", 500),
+            ("1 step", 1),
+            ("2 epochs", 50),
+            ("0.5 epochs", 12),
+            ("80 images", 10),
+        ],
     )
     def test_text_forms_in_steps_of_8_images_with_200_an_epoch(self, text, steps):
         duration = Duration.model_validate(text)
@@ -47,7 +53,9 @@ class TestDuration:
     def test_a_mapping_means_the_same(self):
         assert Duration.model_validate({"epochs": 2}) == Duration.model_validate("2 epochs")
 
-    @pytest.mark.parametrize("wrong", [500, 1.5, "500", "five steps", {}, {"steps": 1, "epochs": 1}])
+    @pytest.mark.parametrize(
+        "wrong", [500, 1.5, "500", "five steps", {}, {"steps": 1, "epochs": 1}]
+    )
     def test_a_length_without_exactly_one_unit_is_refused(self, wrong):
         with pytest.raises(ValidationError):
             Duration.model_validate(wrong)

@@ -12,7 +12,9 @@ def image(image_id="a", **changes):
 
 
 def test_make_orders_columns_and_converts_kinds():
-    table = IMAGES.make(pd.DataFrame([image(7, width=4.0)])[::-1][["split", "height", "width", "path", "image_id"]])
+    table = IMAGES.make(
+        pd.DataFrame([image(7, width=4.0)])[::-1][["split", "height", "width", "path", "image_id"]]
+    )
     assert list(table.columns) == ["image_id", "path", "width", "height", "split"]
     assert table.loc[0, "image_id"] == "7"
     assert table["width"].dtype == "int64"

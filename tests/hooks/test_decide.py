@@ -67,6 +67,18 @@ def test_early_stop_survives_a_resume(context, advance) -> None:
     assert ctx.stop_reason
 
 
+def test_a_value_is_counted_once_when_its_step_is_resumed(context, advance) -> None:
+    before, after = EarlyStop(patience=3), EarlyStop(patience=3)
+    ctx = context()
+    feed(ctx, advance, before, [5.0, 1.0, 1.0])
+    after.load_state_dict(before.state_dict())
+    resumed = context(step=3)
+    resumed.scalars.load_state_dict(ctx.scalars.state_dict())
+    after.on_start(resumed)
+    assert not resumed.stop_reason
+    assert after.state_dict() == before.state_dict()
+
+
 @pytest.mark.parametrize("hook", [Best(metric="val/bbox/APP"), EarlyStop(metric="val/bbox/APP")])
 def test_a_misspelt_metric_fails_at_the_first_evaluation(context, advance, hook) -> None:
     with pytest.raises(ConfigError, match=r"no metric 'val/bbox/APP'; did you mean 'val/bbox/AP'"):

@@ -101,7 +101,8 @@ def test_console_line() -> None:
         "step 40/250  epoch 1.50  loss 1.25 (cls 1, box 0.25)  lr 0.001  "
         "0.35 s/step (data 0.01)  1:02:03 left  memory/gpu_peak_mb 512"
     )
-    assert console_line(40, {"val/bbox/AP": 41.2345}, total=250) == "step 40/250  val/bbox/AP 41.23"
+    scores = {"val/bbox/AP": 41.2345, "val/bbox/AP/red and/or [blue]": 1.0}
+    assert console_line(40, scores, total=250) == "step 40/250  val/bbox/AP 41.23"
 
 
 def test_console_without_a_terminal_logs_plain_lines(capsys, caplog) -> None:

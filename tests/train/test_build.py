@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from pathlib import Path
 
 import pytest
@@ -254,8 +255,32 @@ def test_the_start_says_what_will_happen(tmp_path: Path, caplog: pytest.LogCaptu
     assert "learning rate 0.02; fp32 on cpu" in caplog.text
     assert "the learning rate is multiplied by 2" in caplog.text
     assert f"files go to '{tmp_path}'" in caplog.text
-    assert "training is done: step 25 of 25, epoch 10.00" in caplog.text
+    assert "training is done: step 25 of 25, epoch 10.00, in 0:00:" in caplog.text
     assert not any("[/" in record.getMessage() for record in caplog.records)
+
+
+def test_the_order_in_which_hooks_are_listed_does_not_matter(tmp_path: Path) -> None:
+    results = []
+    names = [*config().hooks, "memory", "early"]
+    more = {
+        "memory": {"use": "detpipe.hooks.measure.Memory"},
+        "early": {"use": "detpipe.hooks.decide.EarlyStop", "patience": 2},
+    }
+    for seed in range(3):
+        random.Random(seed).shuffle(names)
+        settings = config(hooks=more)
+        shuffled = {name: settings.hooks[name] for name in names}
+        settings = settings.model_copy(update={"hooks": shuffled})
+        folder = tmp_path / str(seed)
+        result = train(folder, settings)
+        marks = [(e.step, e.best, e.final) for e in CheckpointFolder(folder).entries()]
+        results.append((result, marks))
+    first, marks = results[0]
+    for other, other_marks in results[1:]:
+        assert same(other.weights, first.weights)
+        assert other_marks == marks
+        equal = ["step", "train/loss", "train/lr", "val/bbox/AP"]
+        assert other.history[equal].equals(first.history[equal])
 
 
 def test_a_frozen_model_is_refused(tmp_path: Path) -> None:

@@ -306,27 +306,36 @@ def test_settings_survive_the_file(tmp_path: Path) -> None:
     assert json.loads(json.dumps(settings)) == settings
 
 
+@pytest.fixture(scope="module")
+def unbroken_real_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TrainResult]:
+    folder = tmp_path_factory.mktemp("real")
+    return folder, real_run(folder / "a", workers=0)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_real_detector_on_real_pictures(tmp_path: Path, workers: int) -> None:
+def test_a_real_detector_on_real_pictures(
+    unbroken_real_run: tuple[Path, TrainResult], workers: int
+) -> None:
     """Faster R-CNN draws its samples at random: the generators' states must come back too."""
-    unbroken = real_run(tmp_path / "a", workers=0)
+    folder, unbroken = unbroken_real_run
+    broken = folder / f"b{workers}"
     calls = 0
 
     def interrupt(module: nn.Module, inputs: object) -> None:
         nonlocal calls
         calls += isinstance(module, TorchvisionDetector)
-        if calls == 7:
+        if calls == 5:
             signal.raise_signal(signal.SIGINT)
             calls += 1
 
     handle = nn.modules.module.register_module_forward_pre_hook(interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
-            real_run(tmp_path / "b", workers=workers)
+            real_run(broken, workers=workers)
     finally:
         handle.remove()
-    assert CheckpointFolder(tmp_path / "b").latest()["state"]["step"] == 7
-    equal(real_run(tmp_path / "b", workers=workers, resume=True), unbroken)
+    assert CheckpointFolder(broken).latest()["state"]["step"] == 5
+    equal(real_run(broken, workers=workers, resume=True), unbroken)
 
 
 @pytest.mark.slow

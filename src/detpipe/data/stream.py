@@ -277,7 +277,10 @@ def _as_it_is(item: Any) -> Any:
 
 def _start_worker(_: int) -> None:
     cv2.setNumThreads(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's business
+    # A terminal or a scheduler sends them to every process of the group; when to end is the main
+    # process's business, and it has a step to finish. It ends the workers itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _start_method() -> multiprocessing.context.BaseContext:

@@ -40,13 +40,13 @@ def draw(
         truth: rows of the boxes table in this image, or None.
         detections: rows of the detections table in this image, or None; the best is on
             top.
-        longest_side: shrink the picture to this before drawing, so that lines and text stay
+        longest_side: scale the picture to this before drawing, so that lines and text stay
             readable.
     """
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     picture = picture.convert("RGB")
-    scale = min(1.0, longest_side / max(picture.size)) if longest_side else 1.0
-    if scale < 1:
+    scale = longest_side / max(picture.size) if longest_side else 1.0
+    if scale != 1:
         size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
         picture = picture.resize(size)
     elif picture is image:
@@ -127,7 +127,7 @@ def gallery(
     *,
     kind: Literal["worst", "best", "random"],
     count: int = 12,
-    score_threshold: float = 0.3,
+    score_threshold: float = 0.5,
     seed: int = 0,
 ) -> Image.Image:
     """A sheet of pictures with truth (green) and detections (orange) drawn.

@@ -27,6 +27,7 @@ class _Watch(Hook):
         self.metric, self.mode = metric, mode
         self.best: float | None = None
         self.best_step = 0
+        self._looked_at = 0  # the step of the last value: a resume must not count it twice
 
     def on_start(self, ctx: LoopContext) -> None:
         """An evaluation that the run before could not finish has its result now."""
@@ -34,10 +35,11 @@ class _Watch(Hook):
 
     def on_step(self, ctx: LoopContext) -> None:
         """Looks at a new value; the first evaluation shows whether the name is a mistake."""
-        if ctx.scalars.put_now(self.metric):
-            self.look(ctx, ctx.scalars.latest(self.metric))
-        else:
+        if not ctx.scalars.put_now(self.metric):
             self._check_name(ctx)
+        elif ctx.state.step != self._looked_at:
+            self._looked_at = ctx.state.step
+            self.look(ctx, ctx.scalars.latest(self.metric))
 
     def look(self, ctx: LoopContext, value: float) -> None:
         """What to do about a new value."""
@@ -52,12 +54,17 @@ class _Watch(Hook):
         return value > self.best + by if self.mode == "max" else value < self.best - by
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value and its step."""
-        return {"best": self.best, "best_step": self.best_step}
+        """The best value and its step, and the step of the last value."""
+        return {
+            "best": self.best,
+            "best_step": self.best_step,
+            "looked_at": self._looked_at,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes back what :meth:`state_dict` gave."""
         self.best, self.best_step = state["best"], state["best_step"]
+        self._looked_at = state["looked_at"]
 
     def _check_name(self, ctx: LoopContext) -> None:
         group = self.metric.split("/")[0] + "/"
@@ -130,7 +137,7 @@ class EarlyStop(_Watch):
         self._stop_if_exhausted(ctx)
 
     def state_dict(self) -> dict[str, Any]:
-        """The best value, its step, and how many came after it."""
+        """As of every watch, and how many values came after the best."""
         return {**super().state_dict(), "waited": self._waited}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

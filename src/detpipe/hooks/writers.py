@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Console(Writer):
-    """One log line a row; on a terminal a progress bar below them.
+    """One log line a row, without values by class; on a terminal a progress bar below them.
 
     Args:
         total_steps: of the run, given by the program.
@@ -78,7 +78,7 @@ def console_line(step: int, scalars: Mapping[str, float], *, total: int = 0) -> 
             row.pop("time/images_per_second", None)
         if "time/eta" in row:
             parts.append(f"{_clock(row.pop('time/eta'))} left")
-    parts += [f"{name} {value:.4g}" for name, value in row.items()]
+    parts += [f"{name} {value:.4g}" for name, value in row.items() if not _is_of_a_class(name)]
     return "  ".join(parts)
 
 
@@ -217,6 +217,11 @@ def _rich_console() -> Any:
         if isinstance(handler, RichHandler):
             return handler.console
     return None
+
+
+def _is_of_a_class(name: str) -> bool:
+    """``val/bbox/AP/person``; there may be hundreds."""
+    return name.count("/") > 2
 
 
 def _clock(seconds: float) -> str:

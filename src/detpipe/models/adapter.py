@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,9 +52,9 @@ class TorchvisionDetector(nn.Module):
     @contextlib.contextmanager
     def _choosing(self, losses: bool) -> Iterator[None]:
         """Sets the flag by which torchvision chooses between losses and detections."""
-        names = ("", "rpn", "roi_heads", "transform")
-        modules = [getattr(self.inner, name) if name else self.inner for name in names
-                   if not name or hasattr(self.inner, name)]  # fmt: skip
+        parts = [getattr(self.inner, name, None) for name in ("rpn", "roi_heads")]
+        modules = [self.inner, *(part for part in parts if isinstance(part, nn.Module))]
+        modules += self.inner.get_submodule("transform").modules()
         before = [module.training for module in modules]
         try:
             for module in modules:
@@ -70,7 +71,7 @@ class TorchvisionDetector(nn.Module):
         There, an RPN with a score threshold may give no proposal at all, and the mean over no
         proposal is NaN.
         """
-        rpn = getattr(self.inner, "rpn", None)
+        rpn: Any = getattr(self.inner, "rpn", None)
         if rpn is None or not empty:
             yield
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -65,7 +66,7 @@ def stages(backbone: nn.Module) -> list[list[str]]:
     bounds = [*starts, max(index.values()) + 1]
     return [
         [n for n, i in index.items() if low <= i < high]
-        for low, high in reversed(list(zip(bounds, bounds[1:], strict=False)))
+        for low, high in reversed(list(itertools.pairwise(bounds)))
     ]
 
 

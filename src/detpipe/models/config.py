@@ -50,17 +50,6 @@ class ModelSpec(Spec):
 class ExportConfig(Frozen):
     """The ``export`` section."""
 
-    formats: list[Literal["torchscript", "onnx"]] = Field(
-        default_factory=lambda: ["torchscript"], min_length=1
-    )
-    """Which files are written; onnx needs the extra ``detpipe[onnx]``."""
-    parity_images: int = Field(default=8, gt=0)
-    """Images on which each file must find what the model finds."""
-
-
-class ExportConfig(Frozen):
-    """The ``export`` section."""
-
     formats: list[Literal["onnx", "torchscript"]] = Field(default=["torchscript"], min_length=1)
     """Files to write; ``onnx`` needs the extra ``detpipe[onnx]``."""
     parity_images: int = Field(default=8, gt=0)

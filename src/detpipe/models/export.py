@@ -88,8 +88,9 @@ def export_model(
         path = write(model, folder / file_name, image_size=size, metadata=metadata)
         rows.append({"format": name, "file": path.name, **parity(model, runner(path), same)})
     bad = [
-        f"{row['file']}: {row['matched']:.1%} of {row['detections']} detections agree, boxes within "
-        f"{row['max_box_difference']:.3g} pixels, scores within {row['max_score_difference']:.2g}"
+        f"{row['file']}: {row['matched']:.1%} of {row['detections']} detections agree, boxes "
+        f"within {row['max_box_difference']:.3g} pixels, scores within "
+        f"{row['max_score_difference']:.2g}"
         for row in rows
         if not row["ok"]
     ]
@@ -121,7 +122,7 @@ def export_onnx(
     """
     onnx, _ = _onnx_packages()
     graph, example = _graph(model), _example(model, image_size)
-    with _quiet_eval(model):
+    with _quiet_eval(graph):
         torch.onnx.export(
             graph,
             (example,),
@@ -160,8 +161,8 @@ def export_torchscript(
         ConfigError: the model is of another kind.
     """
     graph, example = _graph(model), _example(model, image_size)
-    with _quiet_eval(model):
-        traced = torch.jit.trace(graph, (example,), check_trace=False)
+    with _quiet_eval(graph):
+        traced = torch.jit.trace(graph, (example,), check_trace=False)  # type: ignore[no-untyped-call]
         torch.jit.save(traced, str(path), _extra_files={"detpipe": _json(metadata)})
     return path
 
@@ -180,7 +181,9 @@ def onnx_runner(path: Path) -> Runner:
 
 def torchscript_runner(path: Path) -> Runner:
     """A function that runs a TorchScript file on an image, on the CPU."""
-    module = torch.jit.load(str(path), map_location="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch will drop it some day
+        module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
 
     def run(image: Tensor) -> Detections:
         with torch.inference_mode():
@@ -189,7 +192,7 @@ def torchscript_runner(path: Path) -> Runner:
     return run
 
 
-def parity(model: nn.Module, run: Runner, images: Sequence[Tensor]) -> dict[str, Any]:
+def parity(model: Any, run: Runner, images: Sequence[Tensor]) -> dict[str, Any]:
     """How well an exported file agrees with the model.
 
     Two detections are the same if their label is, the box within half a pixel and the score
@@ -259,7 +262,7 @@ def _graph(model: nn.Module) -> nn.Module:
             f"export: only detectors of detpipe.models.tiny and detpipe.models.torchvision can be "
             f"exported, this is a {type(model).__name__}"
         )
-    return _Graph(model.inner).eval()
+    return _Graph(model.inner)
 
 
 def _example(model: nn.Module, image_size: tuple[int, int]) -> Tensor:

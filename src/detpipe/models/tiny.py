@@ -16,6 +16,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.rpn import RPNHead
 from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 
+from detpipe.core.errors import ConfigError
 from detpipe.models.adapter import TorchvisionDetector
 from detpipe.models.transform import BatchTransform
 
@@ -56,7 +57,7 @@ def build(
     channels: int = 64,
     anchor_sizes: Sequence[int] = (16, 32, 64, 128),
     rois_per_image: int = 64,
-    representation: int = 256,
+    representation: int = 128,
     score_thresh: float = 0.01,
     nms_thresh: float = 0.5,
     max_detections: int = 100,
@@ -77,8 +78,14 @@ def build(
         weights: a file with weights of this detector, see :func:`detpipe.models.weights.resolve`.
 
     Raises:
+        ConfigError: there are not four anchor sizes.
         WeightsError: the weights cannot be found, or nothing in them fits.
     """
+    if len(anchor_sizes) != len(_STRIDES):
+        raise ConfigError(
+            f"model.anchor_sizes: one for each of the levels {_STRIDES} is needed, got "
+            f"{list(anchor_sizes)}"
+        )
     backbone = TinyBackbone(width, channels)
     inner = FasterRCNN(
         backbone,
@@ -93,11 +100,12 @@ def build(
         box_head=TwoMLPHead(channels * 7 * 7, representation),
         box_predictor=FastRCNNPredictor(representation, num_classes + 1),
         rpn_pre_nms_top_n_train=256,
-        rpn_pre_nms_top_n_test=256,
+        rpn_pre_nms_top_n_test=max(256, max_detections),
         rpn_post_nms_top_n_train=256,
         rpn_post_nms_top_n_test=max(128, max_detections),
         rpn_batch_size_per_image=128,
         box_batch_size_per_image=rois_per_image,
+        box_positive_fraction=0.5,  # most proposals of an image this small are easy background
         box_score_thresh=score_thresh,
         box_nms_thresh=nms_thresh,
         box_detections_per_img=max_detections,

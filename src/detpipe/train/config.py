@@ -86,10 +86,11 @@ class TrainConfig(Frozen):
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
-        if self.publish == "best" and not any(
-            spec and spec.use == "detpipe.hooks.decide.Best" for spec in self.hooks.values()
-        ):
-            raise ValueError("publish: best needs the hook detpipe.hooks.decide.Best")
+        if self.publish == "best":
+            there = {spec.use for spec in self.hooks.values() if spec}
+            for needed in ("detpipe.hooks.decide.Best", "detpipe.hooks.save.Checkpoint"):
+                if needed not in there:
+                    raise ValueError(f"publish: best needs the hook {needed}")
         check_specs(
             (self.optimizer, "train.optimizer", 1, ()),
             (self.schedule, "train.schedule", 1, ("to_progress",)),

@@ -1,0 +1,118 @@
+"""MLflow's side against a real SQLite store, and against a server that is not there."""
+
+from __future__ import annotations
+
+import json
+
+import mlflow
+import pytest
+
+from detpipe.core.config import Duration, Spec
+from detpipe.mlflow_writer import RUN_ID_FILE, MlflowWriter, metric_names
+from detpipe.tracking import flatten
+
+CLASS_NAMES = ["a,b", 'quo"te', "x/y", "non-fiction", "(bracket)", "[/x]", "R&D", "R+D", "猫", "é"]
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory):
+    """An experiment in an MLflow SQLite store of its own."""
+    folder = tmp_path_factory.mktemp("store")
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
+    yield mlflow.create_experiment("test", artifact_location=(folder / "artifacts").as_uri())
+    mlflow.set_tracking_uri(before)
+
+
+@pytest.fixture
+def store(experiment):
+    """The id of an active run."""
+    with mlflow.start_run(experiment_id=experiment) as run:
+        yield run.info.run_id
+
+
+def history(run_id: str, key: str) -> list[tuple[int, float]]:
+    found = mlflow.MlflowClient().get_metric_history(run_id, key)
+    return sorted((metric.step, metric.value) for metric in found)
+
+
+def test_any_class_name_becomes_a_metric_and_no_two_become_one(store):
+    names = metric_names(f"val/bbox/AP/{name}" for name in CLASS_NAMES)
+    assert len(set(names.values())) == len(CLASS_NAMES)
+    mlflow.log_metrics(dict.fromkeys(names.values(), 1.0))
+    assert set(mlflow.get_run(store).data.metrics) == set(names.values())
+
+
+def test_a_name_that_mlflow_takes_stays_as_it_is():
+    assert metric_names(["val/bbox/AP", "non-fiction 2"]) == {
+        "val/bbox/AP": "val/bbox/AP",
+        "non-fiction 2": "non-fiction 2",
+    }
+
+
+def test_parameters_are_flat_and_keep_lists_of_values_together():
+    values = {"train": {"duration": Duration(steps=5), "hooks": {}}, "anchors": [16, 32]}
+    flat = flatten(values | {"model": Spec(use="a.b", width=3), "rows": [{"x": 1}, {"x": 2}]})
+    assert flat["train.duration.steps"] == "5.0"
+    assert flat["train.hooks"] == "{}"
+    assert flat["anchors"] == "[16, 32]"
+    assert (flat["model.use"], flat["model.width"]) == ("a.b", "3")
+    assert (flat["rows.0.x"], flat["rows.1.x"]) == ("1", "2")
+
+
+def test_the_writer_sends_every_row_by_the_end(store, tmp_path):
+    writer = MlflowWriter(folder=tmp_path)
+    writer.open(start_step=0)
+    for step in range(1, 2001):
+        writer.write(step, {"train/loss": 1 / step})
+    writer.close()
+    assert history(store, "train/loss") == [(step, 1 / step) for step in range(1, 2001)]
+
+
+def test_a_resumed_writer_sends_no_step_twice(store, tmp_path):
+    first = MlflowWriter(folder=tmp_path)
+    first.open(start_step=0)
+    for step in (2, 4, 6):
+        first.write(step, {"train/loss": step})
+    first.close()
+    assert (tmp_path / RUN_ID_FILE).read_text() == store
+    again = MlflowWriter(folder=tmp_path)
+    again.open(start_step=3)  # the checkpoint was at 3; 4 and 6 are in the tracker already
+    for step in (4, 6, 8):
+        again.write(step, {"train/loss": step})
+    again.close()
+    assert [step for step, _ in history(store, "train/loss")] == [2, 4, 6, 8]
+
+
+def test_rows_that_could_not_be_sent_are_kept_in_a_file(store, tmp_path, monkeypatch, caplog):
+    writer = MlflowWriter(folder=tmp_path)
+    writer.open(start_step=0)
+
+    def lost(*arguments, **options):
+        raise ConnectionError("server away")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", lost)
+    writer.write(1, {"train/loss": 0.5})
+    writer.close()
+    rows = [json.loads(line) for line in (tmp_path / "mlflow_unsent.jsonl").open()]
+    assert [(name, value, step) for name, value, step, _ in rows] == [("train/loss", 0.5, 1)]
+    assert "could not be sent" in caplog.text
+
+
+def test_without_a_run_the_writer_writes_nothing(experiment, tmp_path):
+    writer = MlflowWriter(folder=tmp_path)
+    writer.open(start_step=0)
+    writer.write(1, {"train/loss": 0.5})
+    writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tracking_server_that_is_away_costs_a_warning(tmp_path, project_root, monkeypatch):
+    from tests.pipelines.conftest import Project
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    project = Project(tmp_path, project_root)
+    project.run("data")
+    assert project.path("03_primary/sample/images.parquet").exists()
+    assert not (project.folder / "mlflow.db").exists()
