@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the configuration models: ``python docs/make_configuration.py``."""
+"""Writes docs/configuration.md from the code: ``python docs/make_configuration.py``."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PORT = 4197
 OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--window-size=1500,1100", "--force-device-scale-factor=1.5",
+    "--window-size=1100,1000", "--force-device-scale-factor=1.5",
 )  # fmt: skip
 
 

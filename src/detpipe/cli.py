@@ -16,8 +16,10 @@ logger = logging.getLogger(__name__)
 
 
 class Run(click.Command):
-    """Kedro's run command; it ends with 130 after Ctrl-C, and without a traceback where the
-    message says all there is to know (a traceback is for bugs).
+    """Kedro's run command with detpipe's endings.
+
+    It ends with 130 after Ctrl-C, and without a traceback where the message says all there is to
+    know: a traceback is for bugs.
     """
 
     def invoke(self, ctx: click.Context) -> Any:

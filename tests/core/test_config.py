@@ -83,7 +83,7 @@ class TestSpec:
             check_spec(Spec(use=f"{__name__}.scale", factor="big"), where="train.schedule", args=1)
 
     def test_a_mistyped_option_gets_a_suggestion(self):
-        with pytest.raises(ConfigError, match="has no option 'factr' .did you mean 'factor'"):
+        with pytest.raises(ConfigError, match=r"has no option 'factr' .did you mean 'factor'"):
             check_spec(Spec(use=f"{__name__}.scale", factr=1), where="x", args=1)
 
     def test_null_takes_back_an_option_that_the_target_does_not_have(self):

@@ -43,9 +43,9 @@ def test_a_repeated_id_is_named():
 
 
 def test_a_score_above_one_is_refused():
-    row = dict(image_id="a", class_name="cat", x1=0, y1=0, x2=1, y2=1, score=1.5)
+    row = dict.fromkeys(("x1", "y1", "x2", "y2"), 0) | {"image_id": "a", "class_name": "cat"}
     with pytest.raises(TableError, match=r"score must lie in 0..1"):
-        DETECTIONS.make([row])
+        DETECTIONS.make([row | {"score": 1.5}])
 
 
 def test_a_missing_flag_is_no_false():
@@ -55,5 +55,6 @@ def test_a_missing_flag_is_no_false():
 
 
 def test_a_score_without_a_number_stays_nan():
-    table = SCORES.make([dict(dataset="val", task="bbox", metric="AP", class_name="", value=None)])
+    row = {"dataset": "val", "task": "bbox", "metric": "AP", "class_name": "", "value": None}
+    table = SCORES.make([row])
     assert table["value"].isna().all()

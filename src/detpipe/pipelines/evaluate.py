@@ -37,7 +37,7 @@ def detect(
     from detpipe.data.store import Store
     from detpipe.data.stream import EvalStream
     from detpipe.evaluate.run import predict
-    from detpipe.train.launch import pick_device
+    from detpipe.train.launch import pick_device, torch_threads
 
     store = Store.from_tables(images, boxes, classes, raw, split=dataset)
     batches = EvalStream(
@@ -46,14 +46,15 @@ def detect(
         resize=stream.resize,
         workers=stream.workers if len(store) > evaluate.batch_size else 0,
     )
-    return predict(
-        model,
-        batches,
-        class_names=list(classes["class_name"]),
-        device=pick_device(evaluate.device),
-        score_threshold=evaluate.score_threshold,
-        max_detections=evaluate.max_detections,
-    ).detections
+    with torch_threads(stream.threads):
+        return predict(
+            model,
+            batches,
+            class_names=list(classes["class_name"]),
+            device=pick_device(evaluate.device),
+            score_threshold=evaluate.score_threshold,
+            max_detections=evaluate.max_detections,
+        ).detections
 
 
 def score(

@@ -44,6 +44,7 @@ def train(
     from detpipe.data.store import Store
     from detpipe.data.stream import TrainStream
     from detpipe.train.build import train_detector
+    from detpipe.train.launch import torch_threads
 
     store = Store.from_tables(images, boxes, classes, raw, split="train")
     batches = TrainStream(
@@ -61,15 +62,16 @@ def train(
         "stream": stream.model_dump(mode="json"),
     }
     names = list(classes["class_name"])
-    result = train_detector(
-        model,
-        batches,
-        config=train,
-        folder=checkpoints,
-        classes=names,
-        evaluate=evaluator("val", images, boxes, classes, raw, stream, evaluate),
-        run_config=settings,
-    )
+    with torch_threads(stream.threads):
+        result = train_detector(
+            model,
+            batches,
+            config=train,
+            folder=checkpoints,
+            classes=names,
+            evaluate=evaluator("val", images, boxes, classes, raw, stream, evaluate),
+            run_config=settings,
+        )
     metadata = {
         "classes": names,
         "model": settings["model"],

@@ -63,7 +63,6 @@ def train_detector(
     classes: Sequence[str],
     evaluate: Evaluate | None = None,
     run_config: Mapping[str, Any] | None = None,
-    tracker: Any = None,
 ) -> TrainResult:
     """Trains ``model`` as ``config`` says; see :func:`detpipe.train.loop.fit` for the loop itself.
 
@@ -76,7 +75,6 @@ def train_detector(
         evaluate: model → metrics, for evaluation during training; None when there is no such set.
         run_config: all settings of the run, nested or flat, kept in each checkpoint; a resume
             with others is refused.
-        tracker: given to writers that ask for it.
 
     Raises:
         ConfigError: the settings do not fit the data, the machine, or the run to resume.
@@ -86,7 +84,7 @@ def train_detector(
     """
     plan = Plan.of(config, images_per_epoch=stream.images_per_epoch)
     device = pick_device(config.device)
-    record, written = build_record(config, folder=folder, plan=plan, tracker=tracker)
+    record, written = build_record(config, folder=folder, plan=plan)
     header = {"config": flat(run_config or {}), "classes": list(classes)}
     checkpoints = CheckpointFolder(folder)
     content = content_to_resume(checkpoints, header) if config.resume else None
@@ -175,9 +173,7 @@ def build_hooks(
     }
 
 
-def build_record(
-    config: TrainConfig, *, folder: Path, plan: Plan, tracker: Any = None
-) -> tuple[Hook, Rows]:
+def build_record(config: TrainConfig, *, folder: Path, plan: Plan) -> tuple[Hook, Rows]:
     """``train.writers`` in a hook, and how to read back what was written.
 
     There is always a writer that can be read: the history is a result of training.
@@ -186,7 +182,7 @@ def build_record(
     if all(spec.use != HISTORY.use for spec in specs.values()):
         specs["history"] = HISTORY
     writers = {
-        name: spec.build(folder=folder, tracker=tracker, total_steps=plan.total_steps)
+        name: spec.build(folder=folder, total_steps=plan.total_steps)
         for name, spec in specs.items()
     }
     rows = next(writers[name].rows for name, spec in specs.items() if spec.use == HISTORY.use)

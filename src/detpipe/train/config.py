@@ -10,7 +10,7 @@ from detpipe.core.config import Duration, Every, Frozen, Spec, check_specs
 
 HOOK_RESOURCES = ("folder", "evaluate", "publish")
 """What a hook's constructor may ask for by name, see :func:`detpipe.train.build.build_hooks`."""
-WRITER_RESOURCES = ("folder", "tracker", "total_steps")
+WRITER_RESOURCES = ("folder", "total_steps")
 """What a writer's constructor may ask for by name."""
 
 

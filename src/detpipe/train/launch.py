@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import random
 import signal
 import threading
@@ -45,6 +46,27 @@ def pick_device(name: str) -> torch.device:
             f"to take what there is, or install the PyTorch build for your GPU"
         )
     return device
+
+
+@contextlib.contextmanager
+def torch_threads(number: int | str) -> Iterator[None]:
+    """torch works with ``number`` CPU threads; put back afterwards.
+
+    Args:
+        number: how many; ``auto`` is ``OMP_NUM_THREADS`` if it is set, else half the cores. Two
+            threads on a busy machine of two cores were seven times slower than one, because each
+            waits for the other to get a core.
+    """
+    before = torch.get_num_threads()
+    if number == "auto":
+        chosen = os.environ.get("OMP_NUM_THREADS") or (os.cpu_count() or 1) // 2
+    else:
+        chosen = number
+    torch.set_num_threads(max(1, int(chosen)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextlib.contextmanager

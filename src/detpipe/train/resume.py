@@ -22,6 +22,7 @@ MAY_CHANGE = (
     "train.device",
     "train.channels_last",
     "stream.workers",
+    "stream.threads",
 )
 """Settings (and all below them) with which a run may be resumed although they differ."""
 
