@@ -51,14 +51,14 @@ def batch(*, size: int = 64, label: int = 1) -> Batch:
     )
 
 
-def roughen(model: nn.Module) -> nn.Module:
+def roughen(model: nn.Module, gain: float = 1.5) -> nn.Module:
     """Makes scores differ from box to box, as after training: near ties prove nothing."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1 and ("head" in name or "predictor" in name):
                 spread = 1 / parameter[0].numel() ** 0.5
-                parameter.normal_(0, 1.5 * spread, generator=generator)
+                parameter.normal_(0, gain * spread, generator=generator)
         for module in model.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.momentum = None  # the plain mean over the passes below

@@ -205,3 +205,15 @@ def test_evaluating_with_another_model_than_was_trained_is_refused(trained):
 
     with pytest.raises(WeightsError, match=r"model.width: the weights were trained with 16"):
         trained.run("evaluate", params=trained.SMALL | {"model": {"width": 24}})
+
+
+def test_a_set_without_a_val_split_is_trained_and_scored_on_the_other(tmp_path, project_root):
+    from tests.pipelines.conftest import Project
+
+    project = Project(tmp_path, project_root)
+    no_val = {"split": {"rename": {"train": "train", "val": "train", "test": "test"}}}
+    data = project.SMALL["data"] | no_val
+    short = project.SMALL["train"] | {"duration": "2 steps"}
+    project.run("train", params=project.SMALL | {"data": data, "train": short})
+    overview = pd.read_csv(project.path("08_reporting/sample/overview.csv"))
+    assert list(overview["dataset"]) == ["test"]

@@ -6,6 +6,7 @@ A builder is imported only to check its options.
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 from typing import Any, Literal, Self
 
@@ -31,6 +32,22 @@ class ModelSpec(Spec):
         if check is not None and getattr(target, "__name__", "") == "build":
             check(**self.options)
         return self
+
+    def with_defaults(self) -> dict[str, Any]:
+        """``use`` and every option of the builder, those left out with their defaults.
+
+        Plain values as in JSON: this is what weights keep, so that they can be rebuilt when the
+        defaults have changed.
+        """
+        defaults = {
+            name: parameter.default
+            for name, parameter in inspect.signature(locate(self.use)).parameters.items()
+            if name != "num_classes" and parameter.default is not parameter.empty
+        }
+        plain: dict[str, Any] = json.loads(
+            json.dumps({"use": self.use, **defaults, **self.options}, default=str)
+        )
+        return plain
 
     def without_weights(self) -> ModelSpec:
         """The same model for weights that are loaded afterwards: nothing is read or downloaded.

@@ -31,9 +31,7 @@ def restore(weights: Weights, spec: ModelSpec, class_names: Sequence[str]) -> nn
             f"{', '.join(class_names)}"
         )
     own = ModelSpec.model_validate(weights.metadata["model"])
-    built, asked = (
-        {"use": s.use, **s.options} for s in (own.without_weights(), spec.without_weights())
-    )
+    built, asked = (s.without_weights().with_defaults() for s in (own, spec))
     mistakes += [
         f"model.{key}: the weights were trained with {built.get(key)!r}, the configuration says "
         f"{asked.get(key)!r}"

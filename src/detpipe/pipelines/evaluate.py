@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from detpipe.data.config import StreamConfig
 from detpipe.evaluate.config import EvaluateConfig, FilesConfig
 from detpipe.models.config import ModelSpec
 from detpipe.pipelines import DataFrame, Module, Weights
+
+logger = logging.getLogger(__name__)
 
 DATASETS = ("val", "test")
 """The splits that are evaluated, each in a namespace of its own."""
@@ -34,11 +37,15 @@ def detect(
     evaluate: EvaluateConfig,
 ) -> DataFrame:
     """Detections in the images of ``dataset``, each image once; no rows if it has no images."""
+    from detpipe.core.tables import DETECTIONS
     from detpipe.data.store import Store
     from detpipe.data.stream import EvalStream
     from detpipe.evaluate.run import predict
     from detpipe.train.launch import pick_device, torch_threads
 
+    if not (images["split"] == dataset).any():
+        logger.info("the data set has no images for '%s': there is nothing to detect", dataset)
+        return DETECTIONS.empty()
     store = Store.from_tables(images, boxes, classes, raw, split=dataset)
     batches = EvalStream(
         store,

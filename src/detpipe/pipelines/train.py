@@ -74,7 +74,7 @@ def train(
         )
     metadata = {
         "classes": names,
-        "model": settings["model"],
+        "model": spec.with_defaults(),
         "resize": settings["stream"]["resize"],
         "step": result.step,
         "published": train.publish,
