@@ -36,7 +36,7 @@ def test_weights_keep_every_option_so_that_a_changed_default_is_noticed():
 
 
 def test_weights_of_other_classes_or_another_order_are_refused():
-    with pytest.raises(WeightsError, match="the weights know cat, dog .in this order.*dog, cat"):
+    with pytest.raises(WeightsError, match=r"the weights know cat, dog .in this order.*dog, cat"):
         restore(trained(), TINY, ["dog", "cat"])
 
 
