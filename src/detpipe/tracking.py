@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 _LONGEST_PARAMETER = 500
 
+_CHARTS = "workflowType=machine_learning&compareRunsMode=CHART"
+"""MLflow's page opens on another kind of work without it."""
+
 
 def flatten(values: Any, prefix: str = "") -> dict[str, str]:
     """Nested mappings and sequences as dotted keys; an empty one keeps its own line."""
@@ -103,6 +106,12 @@ class Tracking:
             self._warn(f"'{dataset_name}' is not in the tracker", error)
 
     @hook_impl
+    def after_dataset_loaded(self, dataset_name: str, data: Any, node: Node) -> None:
+        """Scores of weights from an earlier run belong to those weights' step."""
+        if dataset_name == "weights":
+            self._weights_step = int(data.metadata.get("step", 0))
+
+    @hook_impl
     def after_pipeline_run(self, run_params: dict[str, Any]) -> None:
         """The run ended well."""
         self._close("FINISHED")
@@ -153,8 +162,9 @@ class Tracking:
         mlflow.set_tags(_tags(context, run_params, parameters))
         _log_parameters(parameters, run.data.params)
         logger.info(
-            "MLflow run '%s' in experiment '%s' (mlflow ui --backend-store-uri %s)",
-            run.info.run_name, settings["experiment"], settings["uri"],
+            "MLflow run '%s'; to look at it: mlflow ui --backend-store-uri %s, then "
+            "http://127.0.0.1:5000/#/experiments/%s/runs?%s",
+            run.info.run_name, settings["uri"], run.info.experiment_id, _CHARTS,
         )  # fmt: skip
 
     @staticmethod
@@ -199,8 +209,8 @@ class Tracking:
         dataset = self._catalog.get(name)
         if name in ("scores", "file_scores"):
             _log_scores(data, self._weights_step)
-        if name == "images":
-            _log_images(data)
+        if name in ("images", "boxes"):
+            _log_table(name, data)
         if name == "verdict" and len(data):
             mlflow.set_tag("verdict", "passed" if data["ok"].all() else "failed")
         marked = (getattr(dataset, "metadata", None) or {}).get("mlflow")
@@ -327,20 +337,19 @@ def _log_scores(scores: Any, step: int) -> None:
         mlflow.log_metrics({names[name]: value for name, value in metrics.items()}, step=step)
 
 
-def _log_images(images: Any) -> None:
-    """The data set: its digest and how many images each split has."""
+def _log_table(name: str, table: Any) -> None:
+    """The data set: a digest of each of its tables, and how many images each split has."""
     import hashlib
 
     import mlflow
     import pandas as pd
 
-    digest = hashlib.sha256(
-        pd.util.hash_pandas_object(images.sort_values("image_id"), index=False).values.tobytes()
-    ).hexdigest()[:16]
-    counts = images["split"].value_counts().to_dict()
-    mlflow.set_tags(
-        {"data.digest": digest, **{f"data.{split}": str(n) for split, n in counts.items()}}
-    )
+    rows = pd.util.hash_pandas_object(table, index=False).sort_values()
+    digest = hashlib.sha256(rows.to_numpy().tobytes()).hexdigest()[:16]
+    tags = {f"data.{name}.digest": digest}
+    if name == "images":
+        tags |= {f"data.images.{k}": str(n) for k, n in table["split"].value_counts().items()}
+    mlflow.set_tags(tags)
 
 
 def _log_checkpoints(catalog: CatalogProtocol) -> None:

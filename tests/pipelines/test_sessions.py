@@ -97,6 +97,8 @@ def test_evaluate_alone_gives_the_same_scores(trained):
     file.unlink()
     trained.run("evaluate")
     assert file.read_text() == before
+    logged = metrics(trained, latest(trained))
+    assert set(logged["test/bbox/AP"]) == {8}, "at the step of the weights"
 
 
 def test_in_loop_evaluation_equals_the_pipelines(trained, tmp_path):
