@@ -1,7 +1,7 @@
 """The loop's own cost: ``fit`` with its hooks and writers beside a bare PyTorch loop.
 
 The model is one linear layer with four losses, so that nothing but the loops is measured. Both run
-in this process, in turn; CPU time of this thread, one torch thread, the weights compared bit by bit.
+in this process, in turn; CPU time of this thread, one torch thread; weights compared bit by bit.
 """
 
 from __future__ import annotations

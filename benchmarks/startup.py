@@ -26,8 +26,10 @@ PARAMS = (
     "data.reader.images=40,data.reader.size=96,data.check.workers=0,model.width=16,"
     "train.batch_size=4,train.duration=2 steps,train.hooks.evaluate=null,train.hooks.best=null"
 )
-PACKAGES = ("torch", "torchvision", "mlflow", "pandas", "pyarrow", "kedro", "kedro_viz", "matplotlib",
-            "pydantic", "rich", "tensorboard", "cv2", "sqlalchemy", "detpipe")  # fmt: skip
+PACKAGES = (
+    "torch", "torchvision", "mlflow", "pandas", "pyarrow", "kedro", "kedro_viz", "matplotlib",
+    "pydantic", "rich", "tensorboard", "cv2", "sqlalchemy", "detpipe",
+)  # fmt: skip
 
 
 class FirstStep(Hook):

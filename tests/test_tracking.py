@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 
 import mlflow
 import pytest
 
 from detpipe.core.config import Duration, Spec
-from detpipe.mlflow_writer import RUN_ID_FILE, MlflowWriter, metric_names
-from detpipe.tracking import flatten
+from detpipe.tracking.records import flatten
+from detpipe.tracking.writer import RUN_ID_FILE, MlflowWriter, metric_names
 
 CLASS_NAMES = ["a,b", 'quo"te', "x/y", "non-fiction", "(bracket)", "[/x]", "R&D", "R+D", "猫", "é"]
 
@@ -19,9 +20,11 @@ def experiment(tmp_path_factory):
     """An experiment in an MLflow SQLite store of its own."""
     folder = tmp_path_factory.mktemp("store")
     before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
-    yield mlflow.create_experiment("test", artifact_location=(folder / "artifacts").as_uri())
-    mlflow.set_tracking_uri(before)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("MLFLOW_TRACKING_URI", "")  # MLflow writes the address into it
+        mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
+        yield mlflow.create_experiment("test", artifact_location=(folder / "artifacts").as_uri())
+        mlflow.set_tracking_uri(before)
 
 
 @pytest.fixture
@@ -114,5 +117,6 @@ def test_a_tracking_server_that_is_away_costs_a_warning(tmp_path, project_root, 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     project = Project(tmp_path, project_root)
     project.run("data")
+    assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:9", "as the user set it"
     assert project.path("03_primary/sample/images.parquet").exists()
     assert not (project.folder / "mlflow.db").exists()

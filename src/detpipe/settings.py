@@ -11,7 +11,7 @@ import warnings
 
 from rich.logging import RichHandler
 
-from detpipe.tracking import Tracking
+from detpipe.tracking.hooks import Tracking
 
 # Neither Kedro's nor MLflow's telemetry reports on the people who use this project (for Kedro see
 # the file .telemetry). MLflow reads its switch when it is imported, which is later than this.

@@ -42,11 +42,11 @@ def tables() -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
 
 def test_round_trip_of_a_split() -> None:
     images, boxes, classes = tables()
-    store = Store.from_tables(images, boxes, classes, Path("/root"), split="train")
+    store = Store.from_tables(images, boxes, classes, Path("/pictures"), split="train")
     assert len(store) == 3
     assert [store.target(i).image_id for i in range(3)] == ["0007", "empty", "7"]
-    assert store.path(0) == Path("/root/a/é – 猫.jpg")
-    assert store.path(1) == Path("/root/c d.JPG")
+    assert store.path(0) == Path("/pictures/a/é – 猫.jpg")
+    assert store.path(1) == Path("/pictures/c d.JPG")
     assert store.class_names == ("dog", "cat")
 
     first, empty, last = (store.target(i) for i in range(3))

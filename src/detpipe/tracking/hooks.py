@@ -10,18 +10,16 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import platform
 import signal
-import subprocess
 import threading
-from collections.abc import Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kedro.framework.hooks import hook_impl
 
-from detpipe.mlflow_writer import RUN_ID_FILE, metric_names
+from detpipe.tracking import records
+from detpipe.tracking.writer import RUN_ID_FILE
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -33,30 +31,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_PARAMETER = 500
-
+_ADDRESS = "MLFLOW_TRACKING_URI"
 _CHARTS = "workflowType=machine_learning&compareRunsMode=CHART"
 """MLflow's page opens on another kind of work without it."""
-
-
-def flatten(values: Any, prefix: str = "") -> dict[str, str]:
-    """Nested mappings and sequences as dotted keys; an empty one keeps its own line."""
-    if hasattr(values, "model_dump"):
-        values = values.model_dump(mode="json")
-    if isinstance(values, Mapping) and values:
-        items: Iterable[tuple[Any, Any]] = values.items()
-    elif (
-        isinstance(values, (list, tuple))
-        and values
-        and any(isinstance(value, (Mapping, list, tuple)) for value in values)
-    ):
-        items = enumerate(values)
-    else:
-        return {prefix: str(values)}
-    flat: dict[str, str] = {}
-    for key, value in items:
-        flat |= flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return flat
 
 
 class Tracking:
@@ -136,7 +113,7 @@ class Tracking:
         context = self._context
         assert context is not None  # noqa: S101 - the caller looked
         settings = self._settings(context)
-        mlflow.set_tracking_uri(settings["uri"])
+        _use_store(settings["uri"])
         # Registered after MLflow's own, so it runs before: MLflow's would call a run that Ctrl-C
         # ended FINISHED.
         atexit.unregister(self._killed)
@@ -149,18 +126,18 @@ class Tracking:
                 settings["experiment"], artifact_location=settings["artifacts"]
             )
         )
-        parameters = _used_parameters(context, pipeline)
+        parameters = records.used_parameters(context, pipeline)
         resumed = self._resumed_run(parameters, pipeline, catalog)
         run = mlflow.start_run(
             run_id=resumed,
             experiment_id=None if resumed else experiment_id,
             run_name=None
             if resumed
-            else settings["run_name"] or _run_name(run_params, parameters, context),
+            else settings["run_name"] or records.run_name(run_params, parameters, context),
         )
         self._run_id = run.info.run_id
-        mlflow.set_tags(_tags(context, run_params, parameters))
-        _log_parameters(parameters, run.data.params)
+        mlflow.set_tags(records.tags_of(context, run_params, parameters))
+        records.log_parameters(parameters, run.data.params)
         logger.info(
             "MLflow run '%s'; to look at it: mlflow ui --backend-store-uri %s, then "
             "http://127.0.0.1:5000/#/experiments/%s/runs?%s",
@@ -173,7 +150,7 @@ class Tracking:
         config = dict(context.config_loader["mlflow"])
         project = Path(context.project_path)
         own = f"sqlite:///{project / 'mlflow.db'}"
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or config.get("tracking_uri") or own
+        uri = os.environ.get(_ADDRESS) or config.get("tracking_uri") or own
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or config.get("experiment") or "detpipe"
         return {
             "uri": uri,
@@ -208,9 +185,9 @@ class Tracking:
         assert self._catalog is not None  # noqa: S101 - the caller looked
         dataset = self._catalog.get(name)
         if name in ("scores", "file_scores"):
-            _log_scores(data, self._weights_step)
+            records.log_scores(data, self._weights_step)
         if name in ("images", "boxes"):
-            _log_table(name, data)
+            records.log_table(name, data)
         if name == "verdict" and len(data):
             mlflow.set_tag("verdict", "passed" if data["ok"].all() else "failed")
         marked = (getattr(dataset, "metadata", None) or {}).get("mlflow")
@@ -222,7 +199,7 @@ class Tracking:
         elif path.exists():
             mlflow.log_artifact(str(path), marked["artifact_path"])
         if name == "weights":
-            _log_checkpoints(self._catalog)
+            records.log_checkpoints(self._catalog)
 
     def _close(self, status: str) -> None:
         """Ends the run, if one is open, and gives the signal handler back."""
@@ -259,107 +236,20 @@ class Tracking:
         logger.warning("MLflow: %s (%s: %s)", what, type(error).__name__, error)
 
 
+def _use_store(uri: str) -> None:
+    """MLflow uses ``uri`` from now on; the environment stays as the user set it.
+
+    MLflow writes the address into the environment, where the next session of this process would
+    take it for the user's wish.
+    """
+    import mlflow
+
+    before = os.environ.get(_ADDRESS)
+    mlflow.set_tracking_uri(uri)
+    os.environ.pop(_ADDRESS, None)
+    if before is not None:
+        os.environ[_ADDRESS] = before
+
+
 def _exit_143(signum: int, frame: FrameType | None) -> None:
     raise SystemExit(128 + signum)
-
-
-def _used_parameters(context: KedroContext, pipeline: Pipeline) -> dict[str, Any]:
-    """The parameter sections that this pipeline reads, defaults filled in."""
-    names = {name.removeprefix("params:") for name in pipeline.inputs() if ":" in name}
-    return {name: context.params[name] for name in sorted(names) if name in context.params}
-
-
-def _log_parameters(parameters: Mapping[str, Any], known: Mapping[str, str]) -> None:
-    """Flattened parameters; long ones as a file, those that changed on resume as tags."""
-    import mlflow
-
-    flat = flatten(parameters)
-    changed = {k: v for k, v in flat.items() if k in known and known[k] != v}
-    if changed:
-        mlflow.set_tags({f"resumed.{key}": value for key, value in changed.items()})
-    long = {k: v for k, v in flat.items() if len(v) > _LONGEST_PARAMETER}
-    if long:
-        mlflow.log_dict(long, "config/long_parameters.json")
-    fresh = {k: v for k, v in flat.items() if k not in known and k not in long}
-    names = metric_names(fresh)
-    mlflow.log_params({names[key]: value for key, value in fresh.items()})
-
-
-def _run_name(
-    run_params: Mapping[str, Any], parameters: Mapping[str, Any], context: KedroContext
-) -> str:
-    """Pipeline, model and recipe, such as ``train fasterrcnn_resnet50_fpn bccd``."""
-    pipelines = run_params.get("pipeline_names") or [run_params.get("pipeline_name")]
-    pipeline = "+".join(sorted(name for name in pipelines if name)) or "train"
-    model = parameters.get("model")
-    parts = [pipeline if pipeline != "__default__" else "train"]
-    if model is not None:
-        parts.append(model.options.get("name") or model.use.split(".")[-2])
-    parts.append(str(context.config_loader["globals"].get("name", "")))
-    return " ".join(part for part in parts if part)
-
-
-def _tags(
-    context: KedroContext, run_params: Mapping[str, Any], parameters: Mapping[str, Any]
-) -> dict[str, str]:
-    """Where, when and with what the run was made."""
-    tags = {"env": str(run_params.get("env") or "local"), "host": platform.node()}
-    for package in ("detpipe", "torch", "torchvision", "kedro", "mlflow"):
-        try:
-            tags[f"version.{package}"] = version(package)
-        except PackageNotFoundError:
-            continue
-    tags["version.python"] = platform.python_version()
-    for name, arguments in {
-        "git.commit": ["rev-parse", "HEAD"],
-        "git.dirty": ["status", "--porcelain"],
-    }.items():
-        found = subprocess.run(  # noqa: S603 - fixed arguments
-            ["git", *arguments],  # noqa: S607
-            cwd=context.project_path, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if found.returncode == 0:
-            text = found.stdout.strip()
-            tags[name] = str(bool(text)).lower() if name == "git.dirty" else text
-    return tags
-
-
-def _log_scores(scores: Any, step: int) -> None:
-    import mlflow
-
-    from detpipe.evaluate.scoring import as_metrics
-
-    metrics = as_metrics(scores)
-    names = metric_names(metrics)
-    if any(names[name] != name for name in metrics):
-        mlflow.log_dict({v: k for k, v in names.items()}, "reports/metric_names.json")
-    if metrics:
-        mlflow.log_metrics({names[name]: value for name, value in metrics.items()}, step=step)
-
-
-def _log_table(name: str, table: Any) -> None:
-    """The data set: a digest of each of its tables, and how many images each split has."""
-    import hashlib
-
-    import mlflow
-    import pandas as pd
-
-    rows = pd.util.hash_pandas_object(table, index=False).sort_values()
-    digest = hashlib.sha256(rows.to_numpy().tobytes()).hexdigest()[:16]
-    tags = {f"data.{name}.digest": digest}
-    if name == "images":
-        tags |= {f"data.images.{k}": str(n) for k, n in table["split"].value_counts().items()}
-    mlflow.set_tags(tags)
-
-
-def _log_checkpoints(catalog: CatalogProtocol) -> None:
-    """The final and the best checkpoint; the periodic ones stay on disk only."""
-    import mlflow
-
-    from detpipe.train.checkpoint import INDEX, CheckpointFolder
-
-    folder = CheckpointFolder(catalog.load("checkpoints"))
-    files = [folder.file(entry.step) for entry in folder.entries() if entry.final or entry.best]
-    for file in (*files, folder.path / INDEX):
-        if file.exists():
-            mlflow.log_artifact(str(file), "checkpoints")

@@ -1,0 +1,1 @@
+"""The MLflow side: one run per ``kedro run`` (hooks), step metrics (writer), records."""
