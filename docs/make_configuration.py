@@ -1,21 +1,31 @@
-"""Writes docs/configuration.md from the code: ``python docs/make_configuration.py``."""
+"""Writes configuration.md and reference.md from the code: ``python docs/make_configuration.py``."""
 
 from __future__ import annotations
 
+import collections.abc
+import enum
+import importlib
+import inspect
+import re
+import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from detpipe.core.config import Duration, Frozen, Spec
+from detpipe.core.config import Duration, Frozen, Spec, locate
 from detpipe.data.config import DataConfig, StreamConfig
 from detpipe.evaluate.config import EvaluateConfig, FilesConfig, PredictConfig, VerifyConfig
+from detpipe.hooks.record import Writer
 from detpipe.models.config import ExportConfig
+from detpipe.models.torchvision import FAMILIES
 from detpipe.train.config import TrainConfig
+from detpipe.train.contract import Hook
 
-FILE = Path(__file__).with_name("configuration.md")
+FOLDER = Path(__file__).parent
 
 SECTIONS: dict[str, type[Frozen]] = {
     "data": DataConfig,
@@ -36,10 +46,11 @@ Every key lives in `conf/base/parameters_*.yml`; a recipe (`conf/<env>/parameter
 `--env <env>`) holds only what differs, and `--params train.batch_size=4,train.duration="12 epochs"`
 comes last. All mistakes are reported together before anything runs, with the nearest right name.
 
-**Spec**: `{use: full.import.path, option: value}`. Your own function has the same rank as
-detpipe's: put `my_package/mine.py` where Python finds it and write `use: my_package.mine.build`.
-Options are checked against the signature. An option set to `null` that the target does not have is
-dropped; that is how a recipe takes back an option of the base configuration.
+**Spec**: `{use: full.import.path, option: value}`. What detpipe has to name is in
+[reference.md](reference.md); your own function has the same rank: put `my_package/mine.py` into
+`src/`, or any folder on `PYTHONPATH`, and write `use: my_package.mine.build`. Options are checked
+against the signature. An option set to `null` that the target does not have is dropped; that is how
+a recipe takes back an option of the base configuration.
 
 **Duration**: `500 steps`, `12 epochs` or `10000 images`; a number alone is an error. As a period,
 0 means never.
@@ -47,21 +58,57 @@ dropped; that is how a recipe takes back an option of the base configuration.
 A named group (`train.hooks`, `train.writers`, `train.augment`, `evaluate.metrics`) maps names of
 your choice to specs; `null` takes one out.
 
-`model` is a spec; what it takes is what its builder takes (`detpipe.models.tiny.build`,
-`detpipe.models.torchvision.build`, or yours: `build(num_classes, *, ...)`).
+`model` is a spec; what it takes is what its builder takes: see
+[reference.md](reference.md#model-builders) and [models.md](models.md).
+"""
+
+REFERENCE = """# What `use` can name
+
+Made from the code by `python docs/make_configuration.py`; a test keeps the two equal.
+
+Each entry is the full import path for a spec, `{use: path, option: value}`; see
+[configuration.md](configuration.md) for where specs stand. Your own functions and classes have the
+same rank. Options without a default are required; what the program provides by itself (the data
+set's folder, the number of classes, the checkpoint folder, …) is left out.
 """
 
 
+class Kind(typing.NamedTuple):
+    """One section of the reference.
+
+    Attributes:
+        title: its heading.
+        text: where such a spec stands, and what one of your own looks like.
+        names: import paths.
+        provided: parameters that the program gives.
+    """
+
+    title: str
+    text: str
+    names: list[str]
+    provided: set[str]
+
+
 def main() -> None:
-    """Writes the file."""
-    FILE.write_text(text())
+    """Writes the files."""
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")
 
 
-def text() -> str:
-    """The whole page."""
+def pages() -> dict[str, str]:
+    """File name → the whole page."""
+    return {"configuration.md": configuration(), "reference.md": reference()}
+
+
+# --- configuration.md --------------------------------------------------------------------------
+
+
+def configuration() -> str:
+    """Every key of the configuration."""
     parts = [INTRODUCTION]
     for name, model in SECTIONS.items():
-        parts.append(f"## {name}\n\n{_sentence(model)}\n\n" + "\n".join(_rows(name, model)) + "\n")
+        sentence = _inline((model.__doc__ or "").splitlines()[0])
+        parts.append(f"## {name}\n\n{sentence}\n\n" + "\n".join(_rows(name, model)) + "\n")
     return "\n".join(parts)
 
 
@@ -76,7 +123,10 @@ def _rows(prefix: str, model: type[BaseModel]) -> list[str]:
 def _row(prefix: str, name: str, field: FieldInfo) -> list[str]:
     path = f"{prefix}.{name}"
     inner = _model_in(field.annotation)
-    own = f"| `{path}` | {_type(field.annotation)} | {_default(field)} | {_inline(field)} |"
+    own = (
+        f"| `{path}` | {_type(field.annotation)} | {_default(field)} "
+        f"| {_inline(field.description or '')} |"
+    )
     if inner is None:
         return [own]
     if typing.get_origin(field.annotation) is list:
@@ -96,45 +146,233 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _type(annotation: Any) -> str:
-    arguments = typing.get_args(annotation)
-    origin = typing.get_origin(annotation)
-    if origin is typing.Literal:
-        return " \\| ".join(f"`{value}`" for value in arguments)
-    if origin is dict:
-        return f"name → {_type(arguments[1])}"
-    if origin is list:
-        return f"list of {_type(arguments[0])}"
-    if arguments:
-        return " \\| ".join(_type(part) for part in arguments)
-    if annotation is type(None):
-        return "null"
-    return {"Spec": "spec", "Duration": "duration"}.get(
-        getattr(annotation, "__name__", str(annotation)), annotation.__name__
-    )
-
-
 def _default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
-    if isinstance(value, Spec):
-        return f"`{value.use}`"
-    if isinstance(value, Duration):
-        return f"`{value}`"
-    if isinstance(value, BaseModel):
+    if isinstance(value, BaseModel) and not isinstance(value, (Spec, Duration)):
         return "see below"
     if isinstance(value, dict):
         return "; ".join(f"`{k}: {v.use}`" for k, v in value.items()) or "none"
-    return f"`{'null' if value is None else value}`" if value != [] else "none"
+    return "none" if value == [] else f"`{_plain(value)}`"
 
 
-def _inline(field: FieldInfo) -> str:
-    return " ".join((field.description or "").replace("``", "`").split()).replace("|", "\\|")
+# --- reference.md ------------------------------------------------------------------------------
 
 
-def _sentence(model: type[BaseModel]) -> str:
-    return (model.__doc__ or "").splitlines()[0].replace("``", "`")
+def reference() -> str:
+    """Everything of detpipe's that a spec can name."""
+    parts = [REFERENCE]
+    for kind in kinds():
+        parts.append(f"## {kind.title}\n\n{kind.text}\n")
+        for path in kind.names:
+            target = locate(path)
+            parts.append(f"### `{path}`\n\n{_summary(target)}\n")
+            if rows := _options(target, kind.provided):
+                head = ["| option | type | default | |", "| --- | --- | --- | --- |"]
+                parts.append("\n".join([*head, *rows]) + "\n")
+            if path == "detpipe.models.torchvision.build":
+                parts.append(_families())
+    return "\n".join(parts)
+
+
+def kinds() -> list[Kind]:
+    """The sections; what is in a module is looked up, so that nothing new is forgotten."""
+    formats = ("coco", "voc", "yolo", "csv")
+    hooks = [
+        path
+        for name in ("update", "measure", "decide", "save")
+        for path in _public(f"detpipe.hooks.{name}", lambda x: _is_a(x, Hook))
+    ]
+    return [
+        Kind(
+            "Readers", "`data.reader`. Your own: [data.md](data.md#your-own-format).",
+            ["detpipe.data.sample.read", *(f"detpipe.data.formats.{f}.read" for f in formats)],
+            {"root"},
+        ),
+        Kind(
+            "Model builders", "`model`. Your own: [models.md](models.md).",
+            ["detpipe.models.tiny.build", "detpipe.models.torchvision.build"],
+            {"num_classes", "load_weights"},
+        ),
+        Kind(
+            "Augmentations",
+            "`train.augment.<name>`, applied in their order to training images; also any class of "
+            "`torchvision.transforms.v2`. Your own: "
+            "[training.md](training.md#augmentation).",
+            _public("detpipe.data.augment", _is_transform), set(),
+        ),
+        Kind(
+            "Samplers", "`train.sampler`: the order of training images.",
+            _public("detpipe.data.sampler", inspect.isfunction), {"length", "seed", "store"},
+        ),
+        Kind(
+            "Schedules", "`train.schedule`; see [training.md](training.md#schedules).",
+            _public("detpipe.train.schedule", lambda x: "progress" in _parameters(x)),
+            {"progress", "to_progress"},
+        ),
+        Kind(
+            "Hooks", "`train.hooks.<name>`. Your own: [training.md](training.md#your-own-hook).",
+            hooks, {"folder", "evaluate", "publish"},
+        ),
+        Kind(
+            "Writers", "`train.writers.<name>`; see [training.md](training.md#writers).",
+            [
+                *_public("detpipe.hooks.writers", lambda x: _is_a(x, Writer)),
+                "detpipe.tracking.writer.MlflowWriter",
+            ],
+            {"folder", "total_steps"},
+        ),
+        Kind(
+            "Metrics",
+            "`evaluate.metrics.<name>`. Your own: a function that takes some of the tables "
+            "`images`, `boxes`, `detections`, `classes`, and `dataset` and `max_detections`, by "
+            "name, and returns rows of the scores table ([tables.md](tables.md)).",
+            ["detpipe.evaluate.coco.score", "detpipe.evaluate.voc.score"],
+            {"images", "boxes", "detections", "classes", "dataset", "max_detections"},
+        ),
+    ]  # fmt: skip
+
+
+def _public(module_name: str, wanted: Callable[[Any], bool]) -> list[str]:
+    """Import paths of what a module itself defines, in its order."""
+    module = importlib.import_module(module_name)
+    return [
+        f"{module_name}.{name}"
+        for name, thing in vars(module).items()
+        if not name.startswith("_")
+        and getattr(thing, "__module__", "") == module_name
+        and (inspect.isclass(thing) or inspect.isfunction(thing))
+        and wanted(thing)
+    ]
+
+
+def _is_a(thing: Any, base: type) -> bool:
+    return inspect.isclass(thing) and issubclass(thing, base)
+
+
+def _is_transform(thing: Any) -> bool:
+    """A class whose objects take (image, target), or a function that does.
+
+    What wraps a transform that is already there cannot be named in YAML.
+    """
+    call = thing.__call__ if inspect.isclass(thing) else thing
+    wraps = inspect.isclass(thing) and "transform" in _parameters(thing)
+    return [n for n in _parameters(call) if n != "self"][:2] == ["image", "target"] and not wraps
+
+
+def _parameters(target: Any) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(target, eval_str=True).parameters)
+
+
+def _options(target: Any, provided: set[str]) -> list[str]:
+    meanings = _arguments(inspect.getdoc(target) or "")
+    rows = []
+    for name, parameter in _parameters(target).items():
+        if name in provided:
+            continue
+        shown, default = f"`{name}`", "required"
+        if parameter.kind is parameter.VAR_KEYWORD:
+            shown, default = "others", ""
+        elif parameter.default is not parameter.empty:
+            default = f"`{_plain(parameter.default)}`"
+        rows.append(
+            f"| {shown} | {_type(parameter.annotation)} | {default} "
+            f"| {_inline(meanings.get(name, ''))} |"
+        )
+    return rows
+
+
+def _summary(target: Any) -> str:
+    return _inline((inspect.getdoc(target) or "").split("\n\n")[0])
+
+
+def _arguments(doc: str) -> dict[str, str]:
+    """Name → text of a docstring's ``Args`` section."""
+    found: dict[str, str] = {}
+    _, _, section = doc.partition("Args:\n")
+    name = ""
+    for line in section.splitlines():
+        if line and not line.startswith(" "):
+            break
+        if start := re.match(r" {4}(\w+): (.*)", line):
+            name = start[1]
+            found[name] = start[2]
+        elif name:
+            found[name] += f" {line.strip()}"
+    return found
+
+
+def _families() -> str:
+    rows = [
+        "| `name` | further options of | backbone (`weights_backbone`) |",
+        "| --- | --- | --- |",
+    ]
+    rows += [f"| `{n}` | `{f.parts.__name__}` | `{f.backbone}` |" for n, f in FAMILIES.items()]
+    return "\n".join(rows) + "\n"
+
+
+# --- words -------------------------------------------------------------------------------------
+
+
+def _type(annotation: Any) -> str:  # noqa: PLR0911 - one return a kind
+    """An annotation in the words of YAML."""
+    arguments = [a for a in typing.get_args(annotation) if a is not Ellipsis]
+    origin = typing.get_origin(annotation)
+    if origin is typing.Annotated:
+        return _type(arguments[0])
+    if origin is typing.Literal:
+        return " \\| ".join(f"`{value}`" for value in arguments)
+    if origin in (typing.Union, types.UnionType):
+        if any(_is_enum(part) for part in arguments):
+            arguments.remove(str)  # the names of its members
+        shown = dict.fromkeys(_type(part) for part in arguments if not _is_callable(part))
+        return " \\| ".join(shown)
+    if origin in (dict, collections.abc.Mapping):
+        return f"name → {_type(arguments[1])}"
+    if origin in (list, collections.abc.Sequence) or (origin is tuple and len(arguments) == 1):
+        return f"list of {_type(arguments[0])}"
+    if origin is tuple:
+        return f"[{', '.join(_type(part) for part in arguments)}]"
+    if annotation in (None, type(None)):
+        return "null"
+    if _is_enum(annotation):
+        return " \\| ".join(f"`{member.name}`" for member in annotation)
+    if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
+        words = {Spec: "spec", Duration: "duration"}
+        return next((w for kind, w in words.items() if issubclass(annotation, kind)), "section")
+    return {"str": "text", "Any": "any"}.get(annotation.__name__, annotation.__name__)
+
+
+def _is_enum(annotation: Any) -> bool:
+    return inspect.isclass(annotation) and issubclass(annotation, enum.Enum)
+
+
+def _is_callable(annotation: Any) -> bool:
+    """A function cannot be written in YAML; its import path, a text, can."""
+    return typing.get_origin(annotation) is collections.abc.Callable
+
+
+def _plain(value: Any) -> str:
+    """A value as YAML writes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, Spec):
+        return value.use
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_plain, value))}]"
+    return str(value) if value != "" else "''"
+
+
+def _inline(text: str) -> str:
+    """A docstring's text in one line of Markdown: roles and double backticks become backticks."""
+    text = re.sub(r":\w+:`~(?:\w+\.)*(\w+)`", r"`\1`", text)
+    text = re.sub(r":\w+:`([^`]+)`", r"`\1`", text)
+    return " ".join(text.replace("``", "`").split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

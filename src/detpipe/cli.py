@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import click
+from kedro.config import MissingConfigException
 from kedro.framework.cli.project import run as kedro_run
 from kedro.io import DatasetError
-from kedro.validation.exceptions import ParameterValidationError
+from kedro.validation.exceptions import DataValidationError, ParameterValidationError
 
 from detpipe.core.errors import DetpipeError
 
 logger = logging.getLogger(__name__)
+
+_EXPLAINED = (
+    DetpipeError,
+    DatasetError,
+    DataValidationError,
+    ParameterValidationError,
+    MissingConfigException,
+)
+"""Errors whose message says what is wrong and what to do."""
 
 
 class Run(click.Command):
@@ -34,9 +45,20 @@ class Run(click.Command):
         except KeyboardInterrupt:
             logger.warning("interrupted; a training goes on with --params train.resume=true")
             raise SystemExit(130) from None
-        except (DetpipeError, DatasetError, ParameterValidationError) as error:
+        except _EXPLAINED as error:
             logger.debug("traceback", exc_info=error)
+            raise click.ClickException(_without_chaff(str(error))) from error
+        except ValueError as error:
+            if not str(error).startswith("Failed to find the pipeline named"):
+                raise
             raise click.ClickException(str(error)) from error
+
+
+def _without_chaff(message: str) -> str:
+    """Without what pydantic adds for programmers."""
+    message = re.sub(r" \[type=\w+, input_value=.*?, input_type=\w+\]", "", message)
+    message = re.sub(r"\n\s*For further information visit \S+", "", message)
+    return re.sub(r"Failed to instantiate \w+ for parameter '\S+': ", "", message)
 
 
 run = Run(

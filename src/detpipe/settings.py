@@ -22,6 +22,8 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 
 # kedro 1.7 registers its resolvers under a name that omegaconf 2.4 calls old; nothing to act on.
 warnings.filterwarnings("ignore", message=".*register_new_resolver.*")
+# Both spellings of the option are documented here.
+warnings.filterwarnings("ignore", message="Option '--pipeline' is deprecated.*")
 
 
 def _environment_variable(name: str, default: str | None = None) -> str | None:

@@ -307,3 +307,13 @@ def test_what_is_no_transform_is_refused() -> None:
 def test_impossible_options_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(ConfigError):
         make()
+
+
+def darken(image, target, *, factor: float = 0.5):
+    return (image * factor).to(image.dtype), target
+
+
+def test_a_function_of_image_and_target_is_a_transform():
+    transform = augment.build(Spec(use=f"{__name__}.darken", factor=0.25))
+    image, _ = transform(torch.full((3, 2, 2), 200, dtype=torch.uint8), None)
+    assert image.unique().tolist() == [50]

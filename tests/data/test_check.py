@@ -328,7 +328,7 @@ def test_one_log_line_a_rule_and_nothing_rich_takes_for_markup(tmp_path, data_se
     with caplog.at_level(logging.INFO, logger="detpipe.data"):
         check(found, tmp_path, MILD)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert "box_without_area: 9" in caplog.text
+    assert "box_without_area, 9 time" in caplog.text
     assert "[/" not in caplog.text
 
 

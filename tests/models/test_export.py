@@ -125,7 +125,7 @@ def test_missing_package_names_the_extra(
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_onnx)
-    with pytest.raises(ConfigError, match=r"pip install 'detpipe\[onnx\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '.\[onnx\]'"):
         export.export_model(model, tmp_path, [image()], formats=["onnx", "torchscript"])
     assert not list(tmp_path.iterdir())
 

@@ -38,6 +38,9 @@ class Project:
             settings.replace('source_dir = "src"', 'source_dir = "."')
         )
 
+        # The sample set's expected results are those of its whole training.
+        (folder / "conf/local/parameters_verify.yml").write_text("verify: {expected: []}\n")
+
     def run(self, pipeline: str, *, env: str | None = None, params: Mapping[str, Any] = SMALL):
         """``kedro run`` in this process."""
         from kedro.framework.session import KedroSession

@@ -219,3 +219,64 @@ def test_a_set_without_a_val_split_is_trained_and_scored_on_the_other(tmp_path, 
     project.run("train", params=project.SMALL | {"data": data, "train": short})
     overview = pd.read_csv(project.path("08_reporting/sample/overview.csv"))
     assert list(overview["dataset"]) == ["test"]
+
+
+def test_what_is_wrong_with_a_data_set_is_written_before_it_is_refused(tmp_path, project_root):
+    from detpipe.data.check import CheckError
+    from tests.pipelines.conftest import Project
+
+    project = Project(tmp_path, project_root)
+    project.run("data")
+    picture = next(project.path("01_raw/sample/images/train").glob("*.jpg"))
+    picture.write_bytes(picture.read_bytes()[:500])
+    with pytest.raises(CheckError, match=picture.name):
+        project.run("data")
+    issues = pd.read_csv(project.path("08_reporting/sample/data_issues.csv"))
+    errors = issues[issues["severity"] == "error"]
+    assert errors["file"].str.contains(picture.name).any()
+
+
+def test_the_sample_set_is_not_made_where_a_mistyped_path_points(project, tmp_path):
+    from detpipe.core.errors import DataError
+
+    with pytest.raises(DataError, match="name its reader"):
+        project.run("data", params={**project.SMALL, "raw": str(tmp_path / "typo")})
+    assert not (tmp_path / "typo").exists()
+
+
+def test_a_model_that_cannot_detect_is_refused_before_training(project):
+    from detpipe.core.errors import ConfigError
+
+    model = {"use": "torch.nn.Identity", "width": None}
+    with pytest.raises(ConfigError, match="without the method 'detect'"):
+        project.run("train", params=project.SMALL | {"model": model})
+
+
+def test_predict_takes_one_picture_and_forgets_what_it_drew_before(trained):
+    pictures = sorted(trained.path("01_raw/sample/images/test").glob("*.jpg"))
+    trained.run("predict", params={**trained.SMALL, "pictures": str(pictures[0])})
+    drawn = trained.path("07_model_output/sample/predictions_drawn").rglob("*.jpg")
+    assert [path.stem for path in drawn] == [pictures[0].stem]
+
+
+def test_predict_leaves_out_a_broken_picture_when_told_to(trained, tmp_path):
+    import shutil
+
+    from detpipe.core.errors import DataError
+
+    shutil.copytree(trained.path("01_raw/sample/images/test"), tmp_path / "new")
+    (tmp_path / "new/broken.jpg").write_bytes(b"no picture")
+    params = {**trained.SMALL, "pictures": str(tmp_path / "new")}
+    with pytest.raises(DataError, match=r"broken\.jpg"):
+        trained.run("predict", params=params)
+    trained.run("predict", params=params | {"predict": {"bad_image": "drop"}})
+    drawn = trained.path("07_model_output/sample/predictions_drawn").rglob("*.jpg")
+    assert len(list(drawn)) == 6
+
+
+def test_kedro_viz_shows_every_picture_and_table(trained):
+    catalog, _ = catalog_of(trained)
+    for name in ("gallery", "worst_images", "overview", "per_class", "history", "images"):
+        dataset = catalog.get(name)
+        arguments = dataset.metadata["kedro-viz"].get("preview_args", {})
+        assert dataset.preview(**arguments), name

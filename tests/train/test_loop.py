@@ -282,3 +282,28 @@ def test_one_failing_hook_does_not_keep_others_from_closing() -> None:
     with pytest.raises(RuntimeError, match="the first error"):
         run(detector(), hooks={"fail": Fail(), "close": Close()})
     assert closed == ["the first error"]
+
+
+def test_any_object_with_some_of_the_methods_is_a_hook() -> None:
+    from detpipe.core.errors import ConfigError
+    from detpipe.train.contract import Phase, as_hook
+
+    class Plain:
+        phase = Phase.SAVE
+
+        def __init__(self) -> None:
+            self.steps: list[int] = []
+
+        def on_step(self, ctx: Any) -> None:
+            self.steps.append(ctx.state.step)
+
+    plain = Plain()
+    hook = as_hook(plain)
+    assert hook.phase is Phase.SAVE
+    assert hook.state_dict() == {}
+    model = detector()
+    update = GradientUpdate(torch.optim.SGD(model.parameters(), lr=0.1))
+    fit(model, ToyStream(), update, total_steps=3, images_per_step=4, hooks={"plain": plain})  # type: ignore[dict-item]
+    assert plain.steps == [1, 2, 3]
+    with pytest.raises(ConfigError, match="a object is no hook"):
+        as_hook(object())

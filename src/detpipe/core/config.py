@@ -176,6 +176,7 @@ def locate(path: str) -> Callable[..., Any]:
         if error.name and not module_name.startswith(error.name):
             raise ConfigError(f"use: '{path}' needs the package '{error.name}'") from error
         hint = _near_module(module_name)
+        hint = hint or " (your own code: a package in src/ or in a folder of PYTHONPATH)"
         raise ConfigError(f"use: '{path}': there is no module '{module_name}'{hint}") from error
     if not hasattr(module, name):
         near = difflib.get_close_matches(name, dir(module), 1)
@@ -229,6 +230,17 @@ def check_specs(*checks: tuple[Spec | None, str, int, Collection[str]]) -> None:
             mistakes.append(str(error))
     if mistakes:
         raise ConfigError(one_message("these settings cannot be used:", mistakes))
+
+
+def transform_args(spec: Spec | None) -> int:
+    """2 if the spec names a function of ``(image, target)``; 0 for what makes a transform."""
+    try:
+        target = locate(spec.use) if spec else None
+    except ConfigError:
+        return 0
+    if not inspect.isfunction(target):
+        return 0
+    return 2 if list(_parameters(target))[:2] == ["image", "target"] else 0
 
 
 def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

@@ -19,7 +19,7 @@ from torchvision import tv_tensors
 from torchvision.ops import box_iou
 from torchvision.transforms import v2
 
-from detpipe.core.config import Spec
+from detpipe.core.config import Spec, transform_args
 from detpipe.core.errors import ConfigError
 from detpipe.core.types import Target
 from detpipe.data.colour import (
@@ -34,11 +34,16 @@ Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
 
 
 def build(spec: Spec) -> Transform:
-    """The transform a spec names; one of torchvision's is wrapped in :class:`Torchvision`.
+    """The transform a spec names.
+
+    It is a function of ``(image, target)``, or a class or factory that makes one; one of
+    torchvision's is wrapped in :class:`Torchvision`.
 
     Raises:
         ConfigError: the spec does not fit, or what it builds cannot be called.
     """
+    if args := transform_args(spec):
+        return spec.partial(args=args)
     transform = spec.build()
     if isinstance(transform, v2.Transform):
         return Torchvision(transform)

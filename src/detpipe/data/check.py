@@ -41,7 +41,29 @@ class CheckError(DataError):
 
 
 def check(found: Annotations, root: Path, config: CheckConfig) -> Annotations:
-    """Checks a data set and puts right what can be.
+    """:func:`inspect`, then :func:`require_valid`.
+
+    Raises:
+        CheckError: something is an error.
+    """
+    checked = inspect(found, root, config)
+    require_valid(checked.issues, root)
+    return checked
+
+
+def require_valid(issues: pd.DataFrame, root: Path) -> None:
+    """Refuses a data set in which something is an error.
+
+    Raises:
+        CheckError: the message spells out the first 20 and counts the rest; ``issues`` has all.
+    """
+    errors = issues[issues["severity"] == "error"]
+    if len(errors):
+        raise CheckError(_message(errors, Path(root)), issues)
+
+
+def inspect(found: Annotations, root: Path, config: CheckConfig) -> Annotations:
+    """Looks at every annotation and every image, and puts right what can be.
 
     Args:
         found: what a reader gave.
@@ -51,10 +73,6 @@ def check(found: Annotations, root: Path, config: CheckConfig) -> Annotations:
     Returns:
         The tables with true image sizes (the files', EXIF applied), boxes inside their images and
         with area, and every finding, the reader's too.
-
-    Raises:
-        CheckError: something is an error; the message spells out the first 20 and counts the rest,
-            and ``issues`` has them all.
     """
     log = IssueLog()
     images, classes = IMAGES.make(found.images), CLASSES.make(found.classes)
@@ -70,9 +88,6 @@ def check(found: Annotations, root: Path, config: CheckConfig) -> Annotations:
         _check_sets(images, boxes, classes, log)
     issues = pd.concat([found.issues, log.table()], ignore_index=True)
     _report(issues)
-    errors = issues[issues["severity"] == "error"]
-    if len(errors):
-        raise CheckError(_message(errors, Path(root)), issues)
     return Annotations(images.reset_index(drop=True), boxes.reset_index(drop=True), classes, issues)
 
 
@@ -233,7 +248,13 @@ def _report(issues: pd.DataFrame) -> None:
     for (severity, rule), rows in issues.groupby(["severity", "rule"], sort=False):
         # Square brackets would be taken for markup by rich's log handler.
         text = _spelled(rows.iloc[0]).replace("[", "(").replace("]", ")")
-        logger.log(levels[str(severity)], "data check: %s: %d, first %s", rule, len(rows), text)
+        logger.log(
+            levels[str(severity)],
+            "data check: %s, %d time(s); the first: %s",
+            rule,
+            len(rows),
+            text,
+        )
 
 
 def _spelled(row: pd.Series) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -81,3 +81,5 @@ class PredictConfig(Frozen):
 
     score_threshold: float = Field(default=0.5, ge=0, le=1)
     """Detections below this score are not reported."""
+    bad_image: Literal["error", "drop"] = "error"
+    """Pictures that do not decode: an error before any work, or left out with a warning."""

@@ -63,9 +63,12 @@ def draw(
     for box in found:
         label = f"{box.class_name} {box.score:.2f}"
         _label(canvas, _scaled(box, scale), DETECTION_COLOUR, label, font, below=False)
-    for box, colour in [(b, TRUTH_COLOUR) for b in boxes] + [(b, DETECTION_COLOUR) for b in found]:
+    # The truth is thicker, so that it shows below a detection that fits.
+    lines = [(b, TRUTH_COLOUR, line + 2) for b in boxes]
+    lines += [(b, DETECTION_COLOUR, line) for b in found]
+    for box, colour, width in lines:
         x1, y1, x2, y2 = _scaled(box, scale)  # x2, y2 exclusive here, inclusive in Pillow
-        canvas.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=colour, width=line)
+        canvas.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=colour, width=width)
     return picture
 
 

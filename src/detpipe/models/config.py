@@ -68,6 +68,6 @@ class ExportConfig(Frozen):
     """The ``export`` section."""
 
     formats: list[Literal["onnx", "torchscript"]] = Field(default=["torchscript"], min_length=1)
-    """Files to write; ``onnx`` needs the extra ``detpipe[onnx]``."""
+    """Files to write; ``onnx`` needs ``pip install -e '.[onnx]'``."""
     parity_images: int = Field(default=8, gt=0)
     """Images on which each file is compared with the trained model."""

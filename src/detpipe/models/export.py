@@ -292,7 +292,7 @@ def _onnx_packages() -> tuple[Any, Any]:
         import onnxruntime
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"export.formats: onnx needs the package '{error.name}': pip install 'detpipe[onnx]'"
+            f"export.formats: onnx needs the package '{error.name}': pip install -e '.[onnx]'"
         ) from error
     return onnx, onnxruntime
 

@@ -5,7 +5,10 @@ Kedro reads the type hints of node functions when it starts, so the names in the
 torch.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from detpipe.core.errors import DataError
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -15,4 +18,18 @@ if TYPE_CHECKING:
 else:
     DataFrame = Module = Weights = Any
 
-__all__ = ["DataFrame", "Module", "Weights"]
+__all__ = ["DataFrame", "Module", "Weights", "existing"]
+
+
+def existing(raw: Path) -> Path:
+    """The data set's folder, for nodes that read its pictures.
+
+    Raises:
+        DataError: it is not there.
+    """
+    if not raw.is_dir():
+        raise DataError(
+            f"the data set's folder '{raw}' is not there; it is needed for its pictures: name it "
+            f"with --params raw=<folder>, DETPIPE_RAW=<folder>, or 'raw' in the catalog"
+        )
+    return raw

@@ -11,7 +11,7 @@ from kedro.pipeline import Node, Pipeline
 from detpipe.data.config import StreamConfig
 from detpipe.evaluate.config import EvaluateConfig, FilesConfig
 from detpipe.models.config import ModelSpec
-from detpipe.pipelines import DataFrame, Module, Weights
+from detpipe.pipelines import DataFrame, Module, Weights, existing
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def detect(
     if not (images["split"] == dataset).any():
         logger.info("the data set has no images for '%s': there is nothing to detect", dataset)
         return DETECTIONS.empty()
-    store = Store.from_tables(images, boxes, classes, raw, split=dataset)
+    store = Store.from_tables(images, boxes, classes, existing(raw), split=dataset)
     batches = EvalStream(
         store,
         batch_size=evaluate.batch_size,

@@ -8,7 +8,7 @@ from kedro.pipeline import Node, Pipeline
 
 from detpipe.data.config import StreamConfig
 from detpipe.models.config import ExportConfig, ModelSpec
-from detpipe.pipelines import DataFrame, Weights
+from detpipe.pipelines import DataFrame, Weights, existing
 
 
 def export(
@@ -34,7 +34,7 @@ def export(
     # Any images do for the comparison; unseen ones are the fairer choice.
     split = next((s for s in ("test", "val", "train") if (images["split"] == s).any()), None)
     some = images[images["split"] == split].head(export.parity_images)
-    store = Store.from_tables(some, boxes, classes, raw, split=None)
+    store = Store.from_tables(some, boxes, classes, existing(raw), split=None)
     batches = EvalStream(store, batch_size=1, resize=stream.resize)
     pictures = [image for batch in batches for image in batch.images]
     return pd.DataFrame(

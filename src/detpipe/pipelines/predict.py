@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from detpipe.evaluate.config import EvaluateConfig, PredictConfig
 from detpipe.models.config import ModelSpec
 from detpipe.pipelines import DataFrame, Module, Weights
 
+logger = logging.getLogger(__name__)
 
-def list_pictures(pictures: Path) -> DataFrame:
-    """The pictures below a folder as an images table."""
+
+def list_pictures(pictures: Path, predict: PredictConfig) -> DataFrame:
+    """The pictures below a folder (or the one picture) as an images table."""
     from detpipe.data.formats.folder import read
 
-    return read(pictures).images
+    return read(pictures, bad_image=predict.bad_image).images
 
 
 def load_model(weights: Weights, model: ModelSpec) -> tuple[Module, DataFrame]:
@@ -45,8 +48,14 @@ def predict(
     from detpipe.pipelines.evaluate import detect
 
     images = images.assign(split="predict")
-    found = detect("predict", model, images, BOXES.empty(), classes, pictures, stream, evaluate)
+    found = detect(
+        "predict", model, images, BOXES.empty(), classes, _folder(pictures), stream, evaluate
+    )
     found = found[found["score"] >= predict.score_threshold].reset_index(drop=True)
+    logger.info(
+        "predict: %d objects of score %g and more in %d pictures",
+        len(found), predict.score_threshold, len(images),
+    )  # fmt: skip
     return found, coco_results(found, classes)
 
 
@@ -57,17 +66,25 @@ def draw(images: DataFrame, predictions: DataFrame, pictures: Path) -> dict[str,
     by_image = dict(iter(predictions.groupby("image_id")))
     return {
         str(Path(image.path).with_suffix("")): lambda image=image: draw_file(  # type: ignore[misc]
-            pictures / image.path, by_image.get(image.image_id, predictions.iloc[:0])
+            _folder(pictures) / image.path, by_image.get(image.image_id, predictions.iloc[:0])
         )
         for image in images.itertuples()
     }
+
+
+def _folder(pictures: Path) -> Path:
+    """What the paths of the images table are relative to."""
+    return pictures if pictures.is_dir() else pictures.parent
 
 
 def create_pipeline() -> Pipeline:
     """pictures, weights → predictions (csv, COCO JSON, drawn pictures)."""
     return Pipeline(
         [
-            Node(list_pictures, "pictures", "picture_list", name="list_pictures"),
+            Node(
+                list_pictures, ["pictures", "params:predict"], "picture_list",
+                name="list_pictures",
+            ),
             Node(
                 load_model, ["weights", "params:model"], ["predictor", "predictor_classes"],
                 name="load_model",

@@ -8,7 +8,7 @@ from typing import Any
 from kedro.pipeline import Node, Pipeline
 
 from detpipe.evaluate.config import EvaluateConfig
-from detpipe.pipelines import DataFrame
+from detpipe.pipelines import DataFrame, existing
 from detpipe.pipelines.evaluate import DATASETS
 
 
@@ -49,8 +49,8 @@ def draw(
     return (
         curves,
         confusion,
-        gallery.gallery(*shown, raw, kind="random"),
-        gallery.gallery(*shown, raw, kind="worst"),
+        gallery.gallery(*shown, existing(raw), kind="random"),
+        gallery.gallery(*shown, existing(raw), kind="worst"),
         gallery.rank(*shown),
     )
 

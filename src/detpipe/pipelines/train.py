@@ -10,16 +10,25 @@ from kedro.pipeline import Node, Pipeline
 from detpipe.data.config import StreamConfig
 from detpipe.evaluate.config import EvaluateConfig
 from detpipe.models.config import ModelSpec
-from detpipe.pipelines import DataFrame, Module, Weights
+from detpipe.pipelines import DataFrame, Module, Weights, existing
 from detpipe.train.config import TrainConfig
 
 
 def build_model(classes: DataFrame, model: ModelSpec, train: TrainConfig) -> Module:
     """The untrained detector, its random weights drawn from ``train.seed``."""
+    from detpipe.core.errors import ConfigError
+    from detpipe.core.types import Detector
     from detpipe.train.launch import seeded
 
     with seeded(train.seed):
-        return model.build(num_classes=len(classes))
+        detector = model.build(num_classes=len(classes))
+    if not isinstance(detector, Detector):
+        raise ConfigError(
+            f"model: {model.use} gives a {type(detector).__name__} without the method 'detect'; "
+            f"a detector has forward(batch) -> losses and detect(images) -> detections "
+            f"(docs/models.md)"
+        )
+    return detector
 
 
 def train(
@@ -46,7 +55,7 @@ def train(
     from detpipe.train.build import train_detector
     from detpipe.train.launch import torch_threads
 
-    store = Store.from_tables(images, boxes, classes, raw, split="train")
+    store = Store.from_tables(images, boxes, classes, existing(raw), split="train")
     batches = TrainStream(
         store,
         batch_size=train.batch_size,

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
+from pydantic import BaseModel
+
+from detpipe.core.config import Duration, Spec
 from detpipe.tracking.writer import metric_names
 
 if TYPE_CHECKING:
@@ -23,8 +26,12 @@ _LONGEST_PARAMETER = 500
 
 def flatten(values: Any, prefix: str = "") -> dict[str, str]:
     """Nested mappings and sequences as dotted keys; an empty one keeps its own line."""
-    if hasattr(values, "model_dump"):
-        values = values.model_dump(mode="json")
+    if isinstance(values, Duration):
+        return {prefix: str(values)}
+    if isinstance(values, Spec):
+        values = {"use": values.use, **values.options}
+    elif isinstance(values, BaseModel):
+        values = {name: getattr(values, name) for name in type(values).model_fields}
     if isinstance(values, Mapping) and values:
         items: Iterable[tuple[Any, Any]] = values.items()
     elif (

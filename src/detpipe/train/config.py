@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from detpipe.core.config import Duration, Every, Frozen, Spec, check_specs
+from detpipe.core.config import Duration, Every, Frozen, Spec, check_specs, transform_args
 
 HOOK_RESOURCES = ("folder", "evaluate", "publish")
 """What a hook's constructor may ask for by name, see :func:`detpipe.train.build.build_hooks`."""
@@ -88,14 +88,18 @@ class TrainConfig(Frozen):
     def _usable(self) -> Self:
         if self.publish == "best":
             there = {spec.use for spec in self.hooks.values() if spec}
-            for needed in ("detpipe.hooks.decide.Best", "detpipe.hooks.save.Checkpoint"):
+            for needed in (
+                "detpipe.hooks.measure.Evaluate",
+                "detpipe.hooks.decide.Best",
+                "detpipe.hooks.save.Checkpoint",
+            ):
                 if needed not in there:
                     raise ValueError(f"publish: best needs the hook {needed}")
         check_specs(
             (self.optimizer, "train.optimizer", 1, ()),
             (self.schedule, "train.schedule", 1, ("to_progress",)),
             (self.sampler, "train.sampler", 0, ("length", "seed", "store")),
-            *((s, f"train.augment.{n}", 0, ()) for n, s in self.augment.items()),
+            *((s, f"train.augment.{n}", transform_args(s), ()) for n, s in self.augment.items()),
             *((s, f"train.hooks.{n}", 0, HOOK_RESOURCES) for n, s in self.hooks.items()),
             *((s, f"train.writers.{n}", 0, WRITER_RESOURCES) for n, s in self.writers.items()),
         )

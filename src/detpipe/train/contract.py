@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import nn, optim
 
 from detpipe.core.config import Duration
+from detpipe.core.errors import ConfigError
 from detpipe.core.types import Batch
 
 if TYPE_CHECKING:
@@ -195,6 +196,32 @@ def whole_steps(
     if duration.steps is not None and reference_batch is not None:
         duration = Duration(images=duration.steps * reference_batch)
     return duration.to_steps(images_per_step=images_per_step, images_per_epoch=images_per_epoch)
+
+
+MOMENTS = (
+    "on_start", "on_gradients", "on_step", "on_end", "on_error", "state_dict", "load_state_dict",
+)  # fmt: skip
+"""The methods of a hook."""
+
+
+def as_hook(thing: object) -> Hook:
+    """``thing`` as a hook: one already, or any object with some of its methods.
+
+    Raises:
+        ConfigError: it has none of them.
+    """
+    if isinstance(thing, Hook):
+        return thing
+    methods = {name: getattr(thing, name) for name in MOMENTS if hasattr(thing, name)}
+    if not methods:
+        raise ConfigError(
+            f"a {type(thing).__name__} is no hook: it has none of {', '.join(MOMENTS)}"
+        )
+    hook = Hook()
+    hook.phase = Phase(getattr(thing, "phase", Phase.MEASURE))
+    for name, method in methods.items():
+        setattr(hook, name, method)
+    return hook
 
 
 def due(step: int, every: int) -> bool:

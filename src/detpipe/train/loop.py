@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from detpipe.core.errors import CheckpointError, DataError, NonFiniteLoss
 from detpipe.core.types import Batch
 from detpipe.train.checkpoint import FORMAT, to_cpu
-from detpipe.train.contract import Hook, LoopContext, Stream, TrainState
+from detpipe.train.contract import Hook, LoopContext, Stream, TrainState, as_hook
 from detpipe.train.launch import graceful_interrupts, rng_state, set_rng_state, unwrapped
 from detpipe.train.scalars import Scalars
 from detpipe.train.update import Update
@@ -76,7 +76,8 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
         reference_batch=reference_batch,
     )
     state, scalars = ctx.state, ctx.scalars
-    hooks = dict(sorted((hooks or {}).items(), key=lambda item: item[1].phase))
+    hooks = {name: as_hook(hook) for name, hook in (hooks or {}).items()}
+    hooks = dict(sorted(hooks.items(), key=lambda item: item[1].phase))
     ctx.take_snapshot = lambda: _snapshot(ctx, update, hooks, header or {})
     on_start, on_gradients, on_step, on_end = (
         _overridden(hooks, moment) for moment in ("on_start", "on_gradients", "on_step", "on_end")

@@ -58,7 +58,7 @@ def content_to_resume(
                 refused,
             )
         )
-    for line in allowed:
+    for line in (line for line in allowed if not line.startswith("train.resume")):
         logger.info("resumed with another %s", line)
     return content
 

@@ -140,7 +140,7 @@ def existing_folder(root: Path) -> Path:
     if not root.is_dir():
         raise DataError(
             f"the data set's folder {root} does not exist (working folder: {Path.cwd()}); "
-            f"set the path of the data set in the catalog"
+            f"name it with --params raw=<folder>, DETPIPE_RAW=<folder>, or 'raw' in the catalog"
         )
     return root
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from pathlib import Path
+from typing import Literal
 
-from detpipe.core.errors import DataError
+from detpipe.core.errors import DataError, one_message
 from detpipe.data.formats.base import IMAGE_SUFFIXES, Annotations, IssueLog, make_tables
-from detpipe.data.image import upright_size
+from detpipe.data.image import load_image
+
+logger = logging.getLogger(__name__)
 
 
-def read(root: Path, *, split: str = "") -> Annotations:
+def read(
+    root: Path, *, split: str = "", bad_image: Literal["error", "drop"] = "error"
+) -> Annotations:
     """Every picture below ``root`` (a folder, or one picture), in the order of their paths.
 
     Args:
         root: the folder; its sub-folders are searched too.
         split: what the ``split`` column holds.
+        bad_image: what happens with pictures that do not decode.
 
     Returns:
         Tables with ``image_id`` = the path without its suffix, or with it where two pictures
         differ in the suffix only; no boxes, no classes.
 
     Raises:
-        DataError: there is no picture, or one of them is none (all are named).
+        DataError: there is no picture, or some do not decode (all are named).
     """
     base = root.parent if root.is_file() else root
     files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
@@ -37,7 +44,7 @@ def read(root: Path, *, split: str = "") -> Annotations:
     rows, unreadable = [], []
     for path, stem in zip(pictures, stems, strict=True):
         try:
-            height, width = upright_size(base / path)
+            height, width = load_image(base / path).shape[:2]
         except DataError as error:
             unreadable.append(str(error))
             continue
@@ -48,5 +55,8 @@ def read(root: Path, *, split: str = "") -> Annotations:
             }
         )  # fmt: skip
     if unreadable:
-        raise DataError("\n- ".join(["these pictures cannot be read:", *unreadable]))
+        message = one_message(f"{len(unreadable)} picture(s) cannot be read:", unreadable)
+        if bad_image == "error" or not rows:
+            raise DataError(message)
+        logger.warning("left out: %s", message)
     return make_tables(rows, [], [], IssueLog())
