@@ -46,6 +46,37 @@ def test_any_class_name_becomes_a_metric_and_no_two_become_one(store):
     assert set(mlflow.get_run(store).data.metrics) == set(names.values())
 
 
+AWKWARD = ["val/a/", "val/a//b", "val/..", "val/.", "/a", "a" * 300, "b" * 300 + "c", "", "val/a"]
+
+
+def test_names_that_are_no_normal_paths_or_too_long_are_taken(store):
+    names = metric_names(AWKWARD)
+    assert len(set(names.values())) == len(AWKWARD)
+    mlflow.log_metrics(dict.fromkeys(names.values(), 1.0))
+    assert set(mlflow.get_run(store).data.metrics) == set(names.values())
+
+
+def test_a_refused_metric_does_not_hold_up_the_others(store, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("detpipe.tracking.writer._clean", lambda name: name)
+    writer = MlflowWriter(folder=tmp_path)
+    writer.open(start_step=0)
+    writer.write(1, {"train/loss": 0.5, "no@name": 1.0, "train/lr": 0.1})
+    writer.close()
+    assert set(mlflow.get_run(store).data.metrics) == {"train/loss", "train/lr"}
+    assert "refuses the metric 'no@name'" in caplog.text
+
+
+def test_a_resumed_run_sends_what_the_killed_one_did_not_get_out(store, tmp_path):
+    rows = [{"step": step, "train/loss": float(step)} for step in (1, 2, 3, 4)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"step": 5, "tr')
+    mlflow.log_metric("train/loss", 1.0, step=1)  # all that was sent before the kill
+    writer = MlflowWriter(folder=tmp_path)
+    writer.open(start_step=3)
+    writer.write(4, {"train/loss": 4.0})
+    writer.close()
+    assert history(store, "train/loss") == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 4.0)]
+
+
 def test_a_name_that_mlflow_takes_stays_as_it_is():
     assert metric_names(["val/bbox/AP", "non-fiction 2"]) == {
         "val/bbox/AP": "val/bbox/AP",

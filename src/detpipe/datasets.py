@@ -12,6 +12,7 @@ from kedro.io import AbstractDataset, DatasetError
 from kedro_datasets._typing import ImagePreview
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from PIL.Image import Image
 
     from detpipe.core.types import Weights
@@ -141,14 +142,67 @@ class PictureDataset(AbstractDataset["Image", "Image"]):
 
     def preview(self) -> ImagePreview:
         """The picture as base64 PNG."""
-        import base64
-
-        buffer = BytesIO()
-        self.load().save(buffer, format="PNG")
-        return ImagePreview(base64.b64encode(buffer.getvalue()).decode())
+        return _as_preview(self.load())
 
     def _exists(self) -> bool:
         return self._filepath.exists()
 
     def _describe(self) -> dict[str, Any]:
         return {"filepath": str(self._filepath)}
+
+
+class FiguresDataset(AbstractDataset["dict[str, Figure]", "dict[str, Image]"]):
+    """Matplotlib figures by file name in a folder; kedro-viz shows them below one another.
+
+    Args:
+        path: the folder; relative to the project. What an earlier save left in it is removed.
+        metadata: for plug-ins such as kedro-viz.
+    """
+
+    def __init__(self, *, path: str, metadata: dict[str, Any] | None = None) -> None:
+        self._path = Path(path)
+        self.metadata = metadata
+
+    def load(self) -> dict[str, Image]:
+        """The pictures by file name."""
+        from PIL import Image
+
+        return {file.name: Image.open(file).convert("RGB") for file in self._files()}
+
+    def save(self, data: dict[str, Figure]) -> None:
+        """Writes one PNG a figure."""
+        self._path.mkdir(parents=True, exist_ok=True)
+        for file in self._files():
+            file.unlink()
+        for name, figure in data.items():
+            figure.savefig(self._path / f"{name}.png", bbox_inches="tight")
+
+    def preview(self) -> ImagePreview:
+        """All of them as one picture, base64 PNG."""
+        from PIL import Image
+
+        pictures = list(self.load().values())
+        width = max((picture.width for picture in pictures), default=1)
+        sheet = Image.new("RGB", (width, sum(p.height for p in pictures) or 1), "white")
+        top = 0
+        for picture in pictures:
+            sheet.paste(picture, (0, top))
+            top += picture.height
+        return _as_preview(sheet)
+
+    def _files(self) -> list[Path]:
+        return sorted(self._path.glob("*.png"))
+
+    def _exists(self) -> bool:
+        return bool(self._files())
+
+    def _describe(self) -> dict[str, Any]:
+        return {"path": str(self._path)}
+
+
+def _as_preview(picture: Image) -> ImagePreview:
+    import base64
+
+    buffer = BytesIO()
+    picture.save(buffer, format="PNG")
+    return ImagePreview(base64.b64encode(buffer.getvalue()).decode())

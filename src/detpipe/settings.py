@@ -1,16 +1,14 @@
 """Kedro's settings of this project: configuration loader, hooks, log filter.
 
-Remove ``HOOKS`` and nothing is tracked; everything else works as before.
+Remove ``Tracking()`` and nothing is tracked; everything else works as before.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import warnings
 
-from rich.logging import RichHandler
-
+from detpipe.guard import Guard, readable_logs
 from detpipe.tracking.hooks import Tracking
 
 # Neither Kedro's nor MLflow's telemetry reports on the people who use this project (for Kedro see
@@ -31,11 +29,9 @@ def _environment_variable(name: str, default: str | None = None) -> str | None:
     return os.environ.get(name) or default
 
 
-HOOKS = (Tracking(),)
-DISABLE_HOOKS_FOR_PLUGINS = (
-    "kedro_mlflow",
-    "kedro-mlflow",
-)  # two trackers would log everything twice
+HOOKS = (Tracking(), Guard())
+# Two trackers would log everything twice.
+DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow", "kedro-mlflow")
 CONFIG_LOADER_ARGS = {
     "base_env": "base",
     "default_run_env": "local",
@@ -45,21 +41,4 @@ CONFIG_LOADER_ARGS = {
     "custom_resolvers": {"env": _environment_variable},
 }
 
-
-class _OnlyKedrosMarkup(logging.Filter):
-    """Lets rich interpret ``[...]`` only in Kedro's own formatted lines.
-
-    Kedro's handler has markup on; a file name or class with brackets in a log line would vanish
-    or, as ``[/x]``, raise out of ``logger.info``.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        record.markup = hasattr(record, "rich_format")
-        return True
-
-
-for _handler in logging.getLogger().handlers:
-    if isinstance(_handler, RichHandler):
-        _handler.addFilter(_OnlyKedrosMarkup())
-        if not _handler.console.is_terminal and "COLUMNS" not in os.environ:
-            _handler.console.width = 200  # in a file rich would break every line at 80
+readable_logs()

@@ -276,7 +276,58 @@ def test_predict_leaves_out_a_broken_picture_when_told_to(trained, tmp_path):
 
 def test_kedro_viz_shows_every_picture_and_table(trained):
     catalog, _ = catalog_of(trained)
-    for name in ("gallery", "worst_images", "overview", "per_class", "history", "images"):
+    for name in (
+        "gallery",
+        "worst_images",
+        "curves",
+        "confusion",
+        "data_plots",
+        "overview",
+        "history",
+    ):
         dataset = catalog.get(name)
         arguments = dataset.metadata["kedro-viz"].get("preview_args", {})
         assert dataset.preview(**arguments), name
+
+
+def test_tables_of_labels_that_were_edited_since_are_refused(tmp_path, project_root):
+    from detpipe.core.errors import DataError
+    from tests.pipelines.conftest import Project
+
+    project = Project(tmp_path, project_root)
+    short = project.SMALL["train"] | {"duration": "2 steps"}
+    project.run("train", params=project.SMALL | {"train": short})
+    file = project.path("01_raw/sample/annotations/instances_test.json")
+    content = json.loads(file.read_text())
+    content["annotations"][0]["bbox"] = [1, 1, 5, 5]
+    before = file.read_text()
+    file.write_text(json.dumps(content))
+    for pipeline in ("evaluate", "evaluate_files"):
+        with pytest.raises(DataError, match="annotation files have changed since"):
+            project.run(pipeline, params={**project.SMALL, "detections_file": str(file)})
+    file.write_text(before)
+    file.touch()
+    project.run("evaluate")  # content decides, not time
+
+    file = project.path("01_raw/sample/annotations/instances_train.json")
+    content = json.loads(file.read_text())
+    content["annotations"].pop()
+    file.write_text(json.dumps(content))
+    from detpipe.core.errors import CheckpointError
+
+    longer = short | {"duration": "4 steps", "resume": True}
+    with pytest.raises(CheckpointError, match=r"data\.digest"):
+        project.run("train", params=project.SMALL | {"train": longer})
+
+
+def test_pictures_that_differ_in_their_ending_only_are_both_drawn(trained, tmp_path):
+    import shutil
+
+    from PIL import Image
+
+    first = sorted(trained.path("01_raw/sample/images/test").glob("*.jpg"))[0]
+    shutil.copy(first, tmp_path / "x.jpg")
+    Image.open(first).save(tmp_path / "x.png")
+    trained.run("predict", params={**trained.SMALL, "pictures": str(tmp_path)})
+    drawn = trained.path("07_model_output/sample/predictions_drawn").rglob("*.jpg")
+    assert sorted(path.name for path in drawn) == ["x.jpg.jpg", "x.png.jpg"]

@@ -84,6 +84,7 @@ def inspect(found: Annotations, root: Path, config: CheckConfig) -> Annotations:
         if images.empty:
             log.add("error", "no_images", action="not one image of the data set can be used")
         boxes = _check_references(found.images, images, boxes, classes, config, log)
+        _check_unit(images, boxes, log)
         boxes = _check_boxes(images, boxes, mismatched, config, log)
         _check_sets(images, boxes, classes, log)
     issues = pd.concat([found.issues, log.table()], ignore_index=True)
@@ -132,6 +133,28 @@ def _check_references(
         action="kept; the same object is counted twice",
     )  # fmt: skip
     return boxes
+
+
+def _check_unit(images: pd.DataFrame, boxes: pd.DataFrame, log: IssueLog) -> None:
+    """Names a set whose boxes are shares of the image (0..1) instead of pixels."""
+    x1, y1, x2, y2 = (boxes[column] for column in BOX_COLUMNS)
+    boxes = boxes[np.isfinite(boxes[BOX_COLUMNS]).all(axis=1) & (x2 > x1) & (y2 > y1)]
+    sizes = images[["width", "height"]].max(axis=1).to_numpy()
+    if len(boxes) < 3 or sizes.max(initial=0) <= 8:
+        return
+    # -1: a reader that counts from pixel 1 has taken one off.
+    shares = boxes[BOX_COLUMNS].min(axis=1).ge(-1) & boxes[BOX_COLUMNS].max(axis=1).le(1 + 1e-6)
+    if shares.mean() >= 0.95:
+        first = boxes[shares].iloc[0]
+        log.add(
+            "error", "boxes_are_shares",
+            file=dict(zip(images["image_id"], images["path"], strict=True))[first["image_id"]],
+            image_id=first["image_id"], annotation_id=first["annotation_id"],
+            value=f"{int(shares.sum())} of {len(boxes)} boxes lie within 0..1, the first: "
+            + ", ".join(f"{first[column]:g}" for column in BOX_COLUMNS),
+            action="coordinates must be pixels: multiply x and width by the image's width, y and "
+            "height by its height (or use the yolo reader for YOLO's label files)",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

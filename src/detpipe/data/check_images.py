@@ -38,7 +38,8 @@ def check_images(
     """The usable images with their files' sizes, and the ids of those whose listed size differed.
 
     Args:
-        images: the ``images`` table; width and height 0 mean that the reader did not know.
+        images: the ``images`` table; a width or height of 0 means that the reader did
+            not know it.
         root: the folder that paths are relative to.
         config: whether to decode, in how many processes, and what to do about bad images.
         log: gets the findings.
@@ -56,9 +57,9 @@ def check_images(
         sizes.append((look.width, look.height) if look else (0, 0))
         if look is None or look.error:
             _say_unusable(image_id, path, look, config, log)
-        elif (width, height) not in ((0, 0), (look.width, look.height)):
+        elif (listed := (width or look.width, height or look.height)) != (look.width, look.height):
             mismatched.add(image_id)
-            _say_size(image_id, path, (width, height), look, log)
+            _say_size(image_id, path, listed, look, log)
     _say_deep(looks, log)
     _check_copies(images, looks, log)
     images = images.assign(width=[w for w, _ in sizes], height=[h for _, h in sizes])

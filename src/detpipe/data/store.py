@@ -6,6 +6,7 @@ counted the pages stay shared: memory does not grow with workers, epochs or anno
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,6 +82,17 @@ class Store:
     area: npt.NDArray[np.float32]
     iscrowd: npt.NDArray[np.bool_]
     difficult: npt.NDArray[np.bool_]
+
+    def digest(self) -> str:
+        """Sixteen hex digits that change with any image, box or class."""
+        content = hashlib.sha256("\n".join(self.class_names).encode())
+        arrays = (
+            self.paths.data, self.image_ids.data, self.sizes, self.offsets, self.boxes,
+            self.labels, self.area, self.iscrowd, self.difficult,
+        )  # fmt: skip
+        for array in arrays:
+            content.update(np.ascontiguousarray(array).tobytes())
+        return content.hexdigest()[:16]
 
     @classmethod
     def from_tables(

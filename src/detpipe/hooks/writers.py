@@ -15,7 +15,7 @@ from time import time
 from typing import IO, TYPE_CHECKING, Any
 
 from detpipe.hooks.record import Writer
-from detpipe.train.checkpoint import whole_file
+from detpipe.train.files import whole_file
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -15,15 +15,23 @@ SAMPLE = "detpipe.data.sample.read"
 """The reader that makes its data set when there is none."""
 
 
-def read(raw: Path, data: DataConfig) -> tuple[DataFrame, DataFrame, DataFrame, DataFrame]:
-    """The folder as tables, just as its author left it, and what the reader noticed."""
+def read(
+    raw: Path, data: DataConfig
+) -> tuple[DataFrame, DataFrame, DataFrame, DataFrame, dict[str, str]]:
+    """The folder as tables, just as its author left it, and what the reader noticed.
+
+    The last output is the annotation files' signature, by which later pipelines know whether the
+    tables are still those of the files.
+    """
+    from detpipe.data.signature import signature
+
     if data.reader.use == SAMPLE and not raw.exists() and raw.parent.name != "01_raw":
         raise DataError(
             f"there is no folder '{raw}', and data.reader is the built-in sample set: for your own "
             f"data name its reader, as in data.reader.use=detpipe.data.formats.coco.read"
         )
     found = data.reader.build(raw)
-    return found.images, found.boxes, found.classes, found.issues
+    return found.images, found.boxes, found.classes, found.issues, signature(raw)
 
 
 def check(
@@ -73,10 +81,9 @@ def describe(
     """Counts, sizes and plots of the data set."""
     from detpipe.data import describe as description
 
-    plots = description.plots(images, boxes, classes)
     return (
         description.describe(images, boxes, classes),
-        {f"{name}.png": figure for name, figure in plots.items()},
+        description.plots(images, boxes, classes),
     )
 
 
@@ -87,7 +94,7 @@ def create_pipeline() -> Pipeline:
             Node(
                 read,
                 ["raw", "params:data"],
-                ["images_read", "boxes_read", "classes_read", "issues_read"],
+                ["images_read", "boxes_read", "classes_read", "issues_read", "data_signature"],
                 name="read",
             ),
             Node(

@@ -19,10 +19,17 @@ DATASETS = ("val", "test")
 """The splits that are evaluated, each in a namespace of its own."""
 
 
-def load_trained(classes: DataFrame, weights: Weights, model: ModelSpec) -> Module:
-    """The trained detector; weights of other classes or another model are refused."""
+def load_trained(
+    classes: DataFrame, weights: Weights, raw: Path, signature: dict[str, str], model: ModelSpec
+) -> Module:
+    """The trained detector; weights of other classes or another model are refused.
+
+    So are tables of annotation files that have been edited since.
+    """
+    from detpipe.data.signature import require_same
     from detpipe.models.restore import restore
 
+    require_same(raw, signature)
     return restore(weights, model, list(classes["class_name"]))
 
 
@@ -98,11 +105,18 @@ def join_scores(*scores: DataFrame) -> DataFrame:
 
 
 def read_file(
-    detections_file: Path, images: DataFrame, classes: DataFrame, files: FilesConfig
+    detections_file: Path,
+    images: DataFrame,
+    classes: DataFrame,
+    raw: Path,
+    signature: dict[str, str],
+    files: FilesConfig,
 ) -> DataFrame:
     """Detections of any framework from a file."""
+    from detpipe.data.signature import require_same
     from detpipe.evaluate.files import read_detections
 
+    require_same(raw, signature)
     return read_detections(
         detections_file,
         images[images["split"] == files.dataset],
@@ -178,8 +192,8 @@ def create_pipeline() -> Pipeline:
     return Pipeline(
         [
             Node(
-                load_trained, ["classes", "weights", "params:model"], "trained_model",
-                name="load_trained",
+                load_trained, ["classes", "weights", "raw", "data_signature", "params:model"],
+                "trained_model", name="load_trained",
             ),
             *(_dataset_pipeline(dataset) for dataset in DATASETS),
             Node(
@@ -199,7 +213,10 @@ def create_files_pipeline() -> Pipeline:
         [
             Node(
                 read_file,
-                ["detections_file", "images", "classes", "params:evaluate_files"],
+                [
+                    "detections_file", "images", "classes", "raw", "data_signature",
+                    "params:evaluate_files",
+                ],
                 "file_detections",
                 name="read_file",
             ),

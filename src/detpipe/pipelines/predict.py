@@ -65,7 +65,7 @@ def draw(images: DataFrame, predictions: DataFrame, pictures: Path) -> dict[str,
 
     by_image = dict(iter(predictions.groupby("image_id")))
     return {
-        str(Path(image.path).with_suffix("")): lambda image=image: draw_file(  # type: ignore[misc]
+        image.image_id: lambda image=image: draw_file(  # type: ignore[misc]
             _folder(pictures) / image.path, by_image.get(image.image_id, predictions.iloc[:0])
         )
         for image in images.itertuples()

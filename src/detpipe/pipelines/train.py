@@ -69,6 +69,7 @@ def train(
         "train": train.model_dump(mode="json"),
         "model": spec.model_dump(mode="json"),
         "stream": stream.model_dump(mode="json"),
+        "data": {"training images": len(store), "digest": store.digest()},
     }
     names = list(classes["class_name"])
     with torch_threads(stream.threads):

@@ -1,6 +1,6 @@
 """The MLflow side: Kedro hooks that open, fill and close one run per ``kedro run``.
 
-It hangs off the side: without the ``HOOKS`` line of ``settings.py`` everything else works as
+It hangs off the side: without it in ``HOOKS`` of ``settings.py`` everything else works as
 before, and a tracker that cannot be reached costs a warning, never a run. MLflow is imported when
 a run starts, so other commands do not pay for it.
 """

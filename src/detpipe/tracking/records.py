@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
+import time
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from detpipe.core.config import Duration, Spec
-from detpipe.tracking.writer import metric_names
+from detpipe.tracking.writer import metric_names, steps_logged
 
 if TYPE_CHECKING:
     from kedro.framework.context import KedroContext
@@ -110,8 +111,9 @@ def tags_of(
 
 
 def log_scores(scores: Any, step: int) -> None:
-    """The scores table as metrics at the step of the weights."""
+    """The scores table as metrics at the step of the weights; what is there already stays."""
     import mlflow
+    from mlflow.entities import Metric
 
     from detpipe.evaluate.scoring import as_metrics
 
@@ -119,8 +121,16 @@ def log_scores(scores: Any, step: int) -> None:
     names = metric_names(metrics)
     if any(names[name] != name for name in metrics):
         mlflow.log_dict({v: k for k, v in names.items()}, "reports/metric_names.json")
-    if metrics:
-        mlflow.log_metrics({names[name]: value for name, value in metrics.items()}, step=step)
+    run = mlflow.active_run()
+    if run is None or not metrics:
+        return
+    client = mlflow.MlflowClient()
+    there = steps_logged(client, run.info.run_id)
+    now = int(time.time() * 1000)
+    rows = [Metric(names[name], value, now, step) for name, value in metrics.items()]
+    rows = [row for row in rows if (row.key, step) not in there]
+    for first in range(0, len(rows), 900):
+        client.log_batch(run.info.run_id, metrics=rows[first : first + 900])
 
 
 def log_table(name: str, table: Any) -> None:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
+import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_NAME = 250
+_BATCH = 900
+"""MLflow takes 1000 metrics a call."""
 RUN_ID_FILE = "mlflow_run_id.txt"
 """In the checkpoint folder: the run that a resumed training continues."""
 
@@ -19,12 +28,13 @@ RUN_ID_FILE = "mlflow_run_id.txt"
 def metric_names(names: Iterable[str]) -> dict[str, str]:
     """Names as MLflow takes them, two never becoming one.
 
-    MLflow allows letters, digits, ``_ - . : /`` and blanks; anything else becomes ``_``. Where two
-    cleaned names would be equal, the later one gets ``_2``, ``_3``, … .
+    MLflow allows letters, digits, ``_ - . : /`` and blanks, wants names that are normal paths, and
+    no more than 250 characters. Anything else becomes ``_``; the end of a long name is replaced by
+    its digest. Where two cleaned names would be equal, the later one gets ``_2``, ``_3``, … .
     """
     cleaned: dict[str, str] = {}
     for name in sorted(set(names)):
-        base = re.sub(r"[^\w\-. :/]", "_", name)
+        base = _clean(name)
         candidate, count = base, 1
         while candidate in cleaned.values():
             count += 1
@@ -33,11 +43,29 @@ def metric_names(names: Iterable[str]) -> dict[str, str]:
     return cleaned
 
 
+def _clean(name: str) -> str:
+    parts = re.sub(r"[^\w\-. :/]", "_", name).split("/")
+    path = "/".join(part if part.strip(".") else part.replace(".", "_") or "_" for part in parts)
+    if len(path) > _LONGEST_NAME:
+        path = path[: _LONGEST_NAME - 9] + "_" + hashlib.sha256(name.encode()).hexdigest()[:8]
+    return path
+
+
+class _Row(NamedTuple):
+    """One value on its way to the tracker."""
+
+    key: str
+    value: float
+    step: int
+    timestamp: int
+
+
 class MlflowWriter:
     """Step metrics to the active MLflow run, in batches, from a thread of its own.
 
     The loop never waits for the tracker. What cannot be sent is kept and tried again; at the end
-    what is still unsent is written to ``mlflow_unsent.jsonl`` in the checkpoint folder.
+    what is still unsent is written to ``mlflow_unsent.jsonl`` in the checkpoint folder. A resumed
+    run sends what the interrupted one did not get out, and nothing twice.
 
     Args:
         folder: the checkpoint folder; the run's id is kept there for a resume.
@@ -47,15 +75,16 @@ class MlflowWriter:
     def __init__(self, *, folder: Path, interval: float = 5.0) -> None:
         self._folder = folder
         self._interval = interval
-        self._pending: list[tuple[str, float, int, int]] = []
+        self._pending: list[_Row] = []
+        self._there: set[tuple[str, int]] = set()
+        self._names: dict[str, str] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._send: Callable[[list[tuple[str, float, int, int]]], None] | None = None
-        self._logged: dict[str, int] = {}
-        self._names: dict[str, str] = {}
         self._closing = False
         self._warned = False
+        self._run_id = ""
+        self._client: MlflowClient | None = None
+        self._thread: threading.Thread | None = None
 
     def open(self, *, start_step: int) -> None:
         """Finds the active run; without one nothing is written."""
@@ -65,44 +94,24 @@ class MlflowWriter:
         if run is None:
             logger.info("no MLflow run is active: its writer writes nothing")
             return
-        client, run_id = mlflow.MlflowClient(), run.info.run_id
+        self._client, self._run_id = mlflow.MlflowClient(), run.info.run_id
         self._folder.mkdir(parents=True, exist_ok=True)
-        (self._folder / RUN_ID_FILE).write_text(run_id)
+        (self._folder / RUN_ID_FILE).write_text(self._run_id)
         if start_step:
-            # MLflow appends: what the interrupted run already wrote must not come twice.
-            self._logged = {
-                key: max(m.step for m in client.get_metric_history(run_id, key))
-                for key in client.get_run(run_id).data.metrics
-            }
-
-        def send(rows: list[tuple[str, float, int, int]]) -> None:
-            from mlflow.entities import Metric
-
-            for first in range(0, len(rows), 900):
-                part = [
-                    Metric(key, value, when, step)
-                    for key, value, step, when in rows[first : first + 900]
-                ]
-                client.log_batch(run_id, metrics=part)
-
-        self._send = send
-        self._thread = threading.Thread(target=self._run, name="mlflow-writer", daemon=True)
+            self._catch_up(start_step)
+        self._thread = threading.Thread(target=self._work, name="mlflow-writer", daemon=True)
         self._thread.start()
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Puts one row into the next batch."""
-        if self._send is None:
+        if self._client is None:
             return
         if not scalars.keys() <= self._names.keys():
             self._names = metric_names([*self._names, *scalars])
         now = int(time.time() * 1000)
-        rows = [
-            (self._names[name], float(value), step, now)
-            for name, value in scalars.items()
-            if step > self._logged.get(self._names[name], -1)
-        ]
+        rows = [_Row(self._names[n], float(v), step, now) for n, v in scalars.items()]
         with self._lock:
-            self._pending += rows
+            self._pending += [row for row in rows if (row.key, step) not in self._there]
 
     def close(self) -> None:
         """Sends what is left."""
@@ -120,20 +129,66 @@ class MlflowWriter:
                 "MLflow: %d values could not be sent; they are in %s", len(self._pending), file
             )
 
-    def _run(self) -> None:
+    def _catch_up(self, start_step: int) -> None:
+        """What the run holds already, and from ``metrics.jsonl`` what it lacks up to the resume."""
+        assert self._client is not None  # noqa: S101 - open() saw to it
+        try:
+            self._there = steps_logged(self._client, self._run_id)
+        except Exception as error:  # noqa: BLE001 - tracking never stops training
+            logger.warning("MLflow: what the run holds is not known (%s)", error)
+        file = self._folder / "metrics.jsonl"
+        for line in file.read_text().splitlines() if file.exists() else ():
+            try:
+                row = json.loads(line)
+            except ValueError:  # cut short by a crash
+                continue
+            step = row.pop("step")
+            if step <= start_step:
+                self.write(step, {k: math.nan if v is None else v for k, v in row.items()})
+
+    def _work(self) -> None:
         while True:
             self._wake.wait(self._interval)
             with self._lock:
                 rows = list(self._pending)
-            if rows and self._send is not None:
-                try:
-                    self._send(rows)
-                except Exception as error:  # noqa: BLE001 - tracking never stops training
-                    if not self._warned:
-                        logger.warning("MLflow: metrics wait for the tracker (%s)", error)
-                    self._warned = True
-                else:
-                    with self._lock:
-                        del self._pending[: len(rows)]
+            try:
+                self._send(rows)
+            except Exception as error:  # noqa: BLE001 - tracking never stops training
+                if not self._warned:
+                    logger.warning("MLflow: metrics wait for the tracker (%s)", error)
+                self._warned = True
+            else:
+                with self._lock:
+                    del self._pending[: len(rows)]
             if self._closing:
                 return
+
+    def _send(self, rows: Sequence[_Row]) -> None:
+        """Sends all rows; one that MLflow refuses for what it is does not hold up the others."""
+        from mlflow.entities import Metric
+        from mlflow.exceptions import MlflowException
+
+        assert self._client is not None  # noqa: S101 - open() saw to it
+        for first in range(0, len(rows), _BATCH):
+            part = [
+                Metric(r.key, r.value, r.timestamp, r.step) for r in rows[first : first + _BATCH]
+            ]
+            try:
+                self._client.log_batch(self._run_id, metrics=part)
+            except MlflowException as error:
+                if error.error_code != "INVALID_PARAMETER_VALUE":
+                    raise
+                if len(part) == 1:
+                    logger.warning("MLflow refuses the metric '%s': %s", part[0].key, error)
+                    continue
+                for row in rows[first : first + _BATCH]:
+                    self._send([row])
+
+
+def steps_logged(client: MlflowClient, run_id: str) -> set[tuple[str, int]]:
+    """(metric, step) of every value that a run holds."""
+    return {
+        (key, metric.step)
+        for key in client.get_run(run_id).data.metrics
+        for metric in client.get_metric_history(run_id, key)
+    }

@@ -17,11 +17,11 @@ from detpipe.core.config import Spec
 from detpipe.core.errors import ConfigError
 from detpipe.train.checkpoint import CheckpointFolder, published, to_cpu
 from detpipe.train.config import TrainConfig
-from detpipe.train.contract import Hook, LoopContext, Stream
+from detpipe.train.contract import Hook, LoopContext, Stream, as_hook
 from detpipe.train.launch import pick_device, seeded, unwrapped
 from detpipe.train.loop import fit
 from detpipe.train.plan import Plan
-from detpipe.train.resume import content_to_resume, flat, make_room, reaches
+from detpipe.train.resume import content_to_resume, flat, make_room, reaches, restore_best
 from detpipe.train.schedule import Schedule, with_warmup
 from detpipe.train.update import GradientUpdate
 
@@ -36,6 +36,7 @@ Rows = Callable[[], list[dict[str, Any]]]
 # Hooks are above this package: it knows them as everybody's hooks are known, by their names.
 RECORD = Spec(use="detpipe.hooks.record.Record")
 HISTORY = Spec(use="detpipe.hooks.writers.Json")
+BEST = "detpipe.hooks.decide.Best"
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,14 @@ def train_detector(
     content = content_to_resume(checkpoints, header) if config.resume else None
     if content is not None and checkpoints.finished and reaches(content, plan):
         return _finished_before(checkpoints, content, config, as_history(written()))
-    if content is None:
-        make_room(checkpoints)
-    else:
-        checkpoints.forget_after(content["state"]["step"])
 
     model.to(device)
     if config.channels_last:
         model.to(memory_format=torch.channels_last)
     update = build_update(config, model, plan=plan, device=device)
     hooks = {**build_hooks(config, folder=folder, evaluate=evaluate), "record": record}
+    # All is built: no mistake in the settings can cost what is in the folder any more.
+    _prepare(checkpoints, content, config)
     _announce(config, plan, update, device, folder, content)
     started = perf_counter()
     with seeded(config.seed):
@@ -165,9 +164,13 @@ def build_schedule(config: TrainConfig, *, plan: Plan) -> Schedule:
 def build_hooks(
     config: TrainConfig, *, folder: Path, evaluate: Evaluate | None = None
 ) -> dict[str, Hook]:
-    """``train.hooks``, by name."""
+    """``train.hooks``, by name.
+
+    Raises:
+        ConfigError: one of them cannot be built, or is no hook.
+    """
     return {
-        name: spec.build(folder=folder, evaluate=evaluate, publish=config.publish)
+        name: as_hook(spec.build(folder=folder, evaluate=evaluate, publish=config.publish))
         for name, spec in config.hooks.items()
         if spec is not None
     }
@@ -200,6 +203,18 @@ def as_history(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return frame.astype({c: "float64" for c in frame.columns if c != "step"})
 
 
+def _prepare(
+    checkpoints: CheckpointFolder, content: Mapping[str, Any] | None, config: TrainConfig
+) -> None:
+    """The folder as the run needs it: empty, or as it was at the step to go on from."""
+    if content is None:
+        make_room(checkpoints)
+        return
+    markers = [name for name, spec in config.hooks.items() if spec and spec.use == BEST]
+    restore_best(checkpoints, content, hooks=markers, needed=config.publish == "best")
+    checkpoints.forget_after(content["state"]["step"])
+
+
 def _finished_before(
     checkpoints: CheckpointFolder,
     content: Mapping[str, Any],
@@ -212,23 +227,28 @@ def _finished_before(
         "train.duration to go on, or set train.resume to false for a new run",
         checkpoints.path, step,
     )  # fmt: skip
-    source = content
-    if config.publish == "best":
-        source = checkpoints.best() or content
+    source = (_best(checkpoints) if config.publish == "best" else None) or content
     return TrainResult(published(source), source["state"]["step"], history)
 
 
 def _published_weights(
     ctx: LoopContext, checkpoints: CheckpointFolder, config: TrainConfig
 ) -> tuple[dict[str, Tensor], int]:
-    if config.publish == "best":
-        best = checkpoints.best()
-        if best is not None:
-            return published(best), best["state"]["step"]
-        logger.warning(
-            "no step was marked as the best (was anything evaluated?): the final weights are taken"
-        )
+    best = _best(checkpoints) if config.publish == "best" else None
+    if best is not None:
+        return published(best), best["state"]["step"]
     return to_cpu(unwrapped(ctx.eval_model).state_dict()), ctx.state.step
+
+
+def _best(checkpoints: CheckpointFolder) -> dict[str, Any] | None:
+    """The best checkpoint's content; None, and a warning, if there is none."""
+    best = checkpoints.best()
+    if best is None:
+        logger.warning(
+            "no step was marked as the best (was anything evaluated, and had the metric a value?): "
+            "the final weights are taken"
+        )
+    return best
 
 
 def _announce(

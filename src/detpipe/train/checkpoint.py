@@ -8,15 +8,13 @@ final one, and holds checksums.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
-import os
 import pickle
 import re
+import shutil
 import time
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ import torch
 from torch import Tensor
 
 from detpipe.core.errors import CheckpointError
+from detpipe.train.files import Checksum, crc_of, whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -106,13 +105,7 @@ class CheckpointFolder:
         """
         writing, self._writing = self._writing, None
         if writing is not None:
-            try:
-                writing.result()
-            except OSError as error:
-                raise CheckpointError(
-                    f"a checkpoint could not be written to '{self.path}': {error}; the ones "
-                    f"before are intact"
-                ) from error
+            writing.result()
 
     def entries(self) -> list[Entry]:
         """What is there, oldest first; files count, the index only describes them."""
@@ -130,22 +123,27 @@ class CheckpointFolder:
         A damaged one is said, put aside as ``….damaged``, and the one before is taken.
 
         Raises:
-            CheckpointError: there are checkpoints, and none can be read.
+            CheckpointError: there are checkpoints, and none can be read: now, or ever since one
+                was put aside.
         """
-        entries, mistakes = self.entries(), []
-        for entry in reversed(entries):
+        for entry in reversed(self.entries()):
             try:
                 return self._load(entry)
             except CheckpointError as error:
-                mistakes.append(str(error))
                 file = self.file(entry.step)
                 logger.warning("%s; the checkpoint before it is taken", error)
                 file.replace(file.with_suffix(".pt.damaged"))
-        if mistakes:
+        if damaged := self.damaged():
             raise CheckpointError(
-                f"no checkpoint in '{self.path}' can be read; move the folder away to start anew"
+                f"no checkpoint in '{self.path}' can be read; damaged are "
+                f"{', '.join(file.name for file in damaged)}. Put whole copies back under the "
+                f"names without '.damaged', or set train.resume to false for a new run"
             )
         return None
+
+    def damaged(self) -> list[Path]:
+        """What :meth:`latest` put aside, oldest first."""
+        return sorted(self.path.glob("step_*.pt.damaged"))
 
     def best(self) -> dict[str, Any] | None:
         """The content of the best checkpoint, None if none was marked.
@@ -154,6 +152,21 @@ class CheckpointFolder:
             CheckpointError: it is damaged.
         """
         return next((self._load(entry) for entry in self.entries() if entry.best), None)
+
+    def mark_best(self, step: int, metric: float | None) -> bool:
+        """The checkpoint of ``step`` is the best, as before the index was lost; False without it.
+
+        Raises:
+            CheckpointError: the index could not be written.
+        """
+        entries = self.entries()
+        if all(entry.step != step for entry in entries):
+            return False
+        for entry in entries:
+            entry.best = entry.step == step
+            entry.metric = metric if entry.best else None
+        self._write_index(entries)
+        return True
 
     @property
     def finished(self) -> bool:
@@ -173,18 +186,29 @@ class CheckpointFolder:
         if entries:
             self._write_index(entries)
 
-    def put_aside(self) -> Path | None:
-        """Renames the folder to a sibling with the time in its name; None if it is empty."""
+    def put_aside(self, *, name: str | None = None) -> Path | None:
+        """Renames the folder; None if it is empty.
+
+        Args:
+            name: what is added to the folder's name; one already there is replaced. None for
+                the time, which replaces nothing.
+        """
         if not self.path.exists() or not any(self.path.iterdir()):
             return None
+        aside = self._free_name() if name is None else self.path.with_name(self.path.name + name)
+        if aside.exists():
+            shutil.rmtree(aside)
+        self.path.rename(aside)
+        self.path.mkdir()
+        return aside
+
+    def _free_name(self) -> Path:
         stamp = time.strftime("%Y%m%d-%H%M%S")
         aside = self.path.with_name(f"{self.path.name}_{stamp}")
         count = 1
         while aside.exists():
             count += 1
             aside = self.path.with_name(f"{self.path.name}_{stamp}_{count}")
-        self.path.rename(aside)
-        self.path.mkdir()
         return aside
 
     def clear(self) -> None:
@@ -193,11 +217,7 @@ class CheckpointFolder:
         (self.path / INDEX).unlink(missing_ok=True)
 
     def _write(self, content: Mapping[str, Any], entry: Entry) -> None:
-        self.path.mkdir(parents=True, exist_ok=True)
-        with whole_file(self.file(entry.step)) as file:
-            checked = _Checksum(file)
-            torch.save(dict(content), cast("IO[bytes]", checked))
-        entry.crc = checked.value
+        entry.crc = self._write_content(content, self.file(entry.step))
         others = [other for other in self.entries() if other.step != entry.step]
         if entry.best:
             for other in others:
@@ -209,9 +229,27 @@ class CheckpointFolder:
             if other not in kept:
                 self.file(other.step).unlink()
 
+    def _write_content(self, content: Mapping[str, Any], path: Path) -> int:
+        """Its checksum."""
+        checked = None
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with whole_file(path) as file:
+                checked = Checksum(file)
+                torch.save(dict(content), cast("IO[bytes]", checked))
+        except (OSError, RuntimeError) as error:  # torch says RuntimeError when the disk is full
+            reason = checked.error if checked is not None and checked.error else error
+            before = [other.step for other in self.entries() if self.file(other.step) != path]
+            left = f"'{self.file(before[-1])}' is the newest one" if before else "there is no other"
+            raise CheckpointError(
+                f"checkpoint '{path}' could not be written: {reason}; {left}. Make room or take "
+                f"another folder, then go on with train.resume"
+            ) from error
+        return checked.value
+
     def _load(self, entry: Entry) -> dict[str, Any]:
         file = self.file(entry.step)
-        if entry.crc is not None and _crc_of(file) != entry.crc:
+        if entry.crc is not None and crc_of(file) != entry.crc:
             raise CheckpointError(f"checkpoint '{file}' is damaged (its checksum is another)")
         return load_checkpoint(file)
 
@@ -231,8 +269,11 @@ class CheckpointFolder:
     def _write_index(self, entries: Sequence[Entry]) -> None:
         lines = [asdict(entry) for entry in entries]
         text = json.dumps({"format": FORMAT, "checkpoints": lines}, indent=1)
-        with whole_file(self.path / INDEX) as file:
-            file.write(text.encode())
+        try:
+            with whole_file(self.path / INDEX) as file:
+                file.write(text.encode())
+        except OSError as error:
+            raise CheckpointError(f"'{self.path / INDEX}' could not be written: {error}") from error
 
 
 def load_checkpoint(file: Path) -> dict[str, Any]:
@@ -288,47 +329,3 @@ def to_cpu(tree: Any) -> Any:
         return node
 
     return copy(tree)
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that gets its name only when it is complete and on the disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    if os.name == "posix":  # elsewhere a folder cannot be synced
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-class _Checksum:
-    """A file for writing that sums up what goes through it."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.value = 0
-
-    def write(self, data: bytes) -> int:
-        self.value = zlib.crc32(data, self.value)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def _crc_of(file: Path) -> int:
-    value = 0
-    with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
-            value = zlib.crc32(block, value)
-    return value

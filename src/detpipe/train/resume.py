@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from detpipe.core.errors import CheckpointError, one_message
@@ -70,17 +70,70 @@ def reaches(content: Mapping[str, Any], plan: Plan) -> bool:
 
 
 def make_room(checkpoints: CheckpointFolder) -> None:
-    """A new run begins in an empty folder; an unfinished one in it is kept, under another name."""
-    if checkpoints.finished or not checkpoints.entries():
+    """A new run begins in an empty folder; what is in it is kept, under another name.
+
+    A finished run becomes ``<folder>_previous``, in place of an older one of that name; an
+    unfinished or damaged one gets the time in its name, and stays until somebody removes it.
+    """
+    entries = checkpoints.entries()
+    if checkpoints.finished:
+        aside = checkpoints.put_aside(name="_previous")
+        logger.info(
+            "'%s' held a finished run (step %d): it is now '%s', until the next run begins",
+            checkpoints.path, entries[-1].step, aside,
+        )  # fmt: skip
+    elif entries:
+        logger.warning(
+            "'%s' held an unfinished run (step %d): it is now '%s'. To go on with it instead, "
+            "rename it back and set train.resume to true",
+            checkpoints.path, entries[-1].step, checkpoints.put_aside(),
+        )  # fmt: skip
+    elif checkpoints.damaged():
+        logger.warning(
+            "'%s' held only damaged checkpoints: it is now '%s'",
+            checkpoints.path, checkpoints.put_aside(),
+        )  # fmt: skip
+    else:
         checkpoints.clear()
+
+
+def restore_best(
+    checkpoints: CheckpointFolder,
+    content: Mapping[str, Any],
+    *,
+    hooks: Sequence[str],
+    needed: bool,
+) -> None:
+    """Marks the best checkpoint again if the index does not say which it is.
+
+    Args:
+        checkpoints: the run's.
+        content: the checkpoint to go on from; the hook that marked the best remembers its step.
+        hooks: names of such hooks.
+        needed: whether the best weights are to be published.
+
+    Raises:
+        CheckpointError: it is needed, the index was lost, and the best checkpoint is not there.
+    """
+    entries = checkpoints.entries()
+    if any(entry.best for entry in entries):
         return
-    step = checkpoints.entries()[-1].step
-    aside = checkpoints.put_aside()
-    logger.warning(
-        "'%s' held an unfinished run (step %d): it is now '%s'. To go on with it instead, rename "
-        "it back and set train.resume to true",
-        checkpoints.path, step, aside,
-    )  # fmt: skip
+    states = [content["hooks"][name] for name in hooks if name in content["hooks"]]
+    remembered = [state for state in states if state.get("best") is not None]
+    for state in remembered:
+        if checkpoints.mark_best(state["best_step"], state["best"]):
+            logger.warning(
+                "the index of '%s' did not say which checkpoint is the best: step %d is marked "
+                "again, as its hook remembers it", checkpoints.path, state["best_step"],
+            )  # fmt: skip
+            return
+    if needed and remembered and any(entry.crc is None for entry in entries):
+        step = remembered[0]["best_step"]
+        raise CheckpointError(
+            f"the best weights cannot be published: the index of '{checkpoints.path}' was lost, "
+            f"and '{checkpoints.file(step).name}', which was the best, is not there. Put it back, "
+            f"set train.publish to final, or set train.resume to false for a new run"
+        )
 
 
 def describe_difference(

@@ -4,7 +4,8 @@ import unicodedata
 
 import pytest
 
-from detpipe.data.formats.base import ImageFinder, IssueLog, split_in_name, unique_ids
+from detpipe.data.formats.base import IssueLog, make_tables, split_in_name, unique_ids
+from detpipe.data.formats.locate import ImageFinder
 
 
 @pytest.mark.parametrize(

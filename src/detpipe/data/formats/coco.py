@@ -19,16 +19,16 @@ from detpipe.core.errors import DataError
 from detpipe.core.tables import BOXES
 from detpipe.data.formats.base import (
     Annotations,
-    ImageFinder,
     IssueLog,
+    clean_name,
     existing_folder,
-    locate_images,
     make_tables,
     relative,
     sample,
     unique_ids,
 )
 from detpipe.data.formats.coco_json import Annotation, File, find_files, key_of, matching, parse
+from detpipe.data.formats.locate import ImageFinder, locate_images
 
 
 @dataclass
@@ -123,7 +123,8 @@ def _class_names(parts: Sequence[_Part], log: IssueLog) -> list[str]:
                 )  # fmt: skip
     classes = list(dict.fromkeys(name for part in parts for name in part.names.values()))
     for part in parts:
-        absent = [name for name in classes if name not in part.names.values()]
+        own = {clean_name(name) for name in part.names.values()}
+        absent = [name for name in classes if clean_name(name) not in own]
         if absent and part.content.categories:
             log.add(
                 "warning", "class_not_in_file", file=part.source, value=sample(absent),
@@ -134,7 +135,9 @@ def _class_names(parts: Sequence[_Part], log: IssueLog) -> list[str]:
 
 def _categories(part: _Part, log: IssueLog) -> dict[str, str]:
     listed = part.content.categories or []
-    records = [(key_of(c.id), key_of(c.name) or key_of(c.id)) for c in listed]
+    # Names as written: make_tables cleans them, and says so.
+    named = [(key_of(c.id), c.name if isinstance(c.name, str) else key_of(c.name)) for c in listed]
+    records = [(key, name if name.strip() else key) for key, name in named]
     with contextlib.suppress(ValueError):  # ids that are no numbers: the order of the file
         records.sort(key=lambda record: float(record[0]))
     names: dict[str, str] = {}
@@ -144,7 +147,7 @@ def _categories(part: _Part, log: IssueLog) -> dict[str, str]:
                 "error", "duplicate_category_id", file=part.source,
                 value=f"{key}: '{names[key]}' and '{name}'", action="give each category its own id",
             )  # fmt: skip
-        elif name in names.values() and key not in names:
+        elif key not in names and clean_name(name) in map(clean_name, names.values()):
             log.add(
                 "warning", "duplicate_category_name", file=part.source, value=name,
                 action="categories of the same name become one class",

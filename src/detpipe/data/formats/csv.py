@@ -13,15 +13,14 @@ from detpipe.core.errors import DataError
 from detpipe.core.tables import BOX_COLUMNS
 from detpipe.data.formats.base import (
     Annotations,
-    ImageFinder,
     IssueLog,
     existing_folder,
-    locate_images,
     make_tables,
     relative,
     sample,
     split_in_name,
 )
+from detpipe.data.formats.locate import ImageFinder, locate_images
 
 _GUESSES: Mapping[str, tuple[str, ...]] = {
     "path": ("filename", "file_name", "image_path", "image", "img", "path", "file", "imageid",

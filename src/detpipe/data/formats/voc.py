@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 from detpipe.core.errors import DataError, one_message
 from detpipe.data.formats.base import (
     Annotations,
-    ImageFinder,
     IssueLog,
     existing_folder,
     make_tables,
@@ -20,6 +19,7 @@ from detpipe.data.formats.base import (
     split_in_name,
     unique_ids,
 )
+from detpipe.data.formats.locate import ImageFinder
 
 
 @dataclass
@@ -94,8 +94,7 @@ def read(
         for image_id, record in zip(ids, found, strict=True)
         for number, thing in enumerate(record.objects, 1)
     ]
-    classes = sorted({thing.name for record in found for thing in record.objects})
-    return make_tables(image_rows, box_rows, classes, log)
+    return make_tables(image_rows, box_rows, None, log)
 
 
 def _box_row(thing: _Object, image_id: str, annotation_id: str, base: float) -> dict[str, object]:
@@ -251,7 +250,7 @@ def _parse(path: Path) -> _Record:
         height=_size(tree, "size/height"),
         objects=[
             _Object(
-                name=_text(thing, "name"),
+                name=thing.findtext("name") or "",
                 box=(
                     _coordinate(thing, "xmin"), _coordinate(thing, "ymin"),
                     _coordinate(thing, "xmax"), _coordinate(thing, "ymax"),

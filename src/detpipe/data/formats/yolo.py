@@ -13,10 +13,11 @@ from detpipe.data.formats.base import (
     IssueLog,
     existing_folder,
     make_tables,
+    clean_name,
     relative,
-    sample,
     unique_ids,
 )
+from detpipe.data.formats.yolo_labels import Labels
 from detpipe.data.image import upright_size
 
 _SPLITS = ("train", "val", "valid", "validation", "test")
@@ -62,7 +63,7 @@ def read(root: Path, *, data: str = "data.yaml") -> Annotations:
     ids = unique_ids(
         [stems, places, [f"{s}-{p}" for (s, _), p in zip(files, places, strict=True)]]
     )  # fmt: skip
-    reader = _Labels(names, root, log)
+    reader = Labels(names, root, log)
     image_rows: list[dict[str, object]] = []
     box_rows: list[dict[str, object]] = []
     for image_id, (split, image) in zip(ids, files, strict=True):
@@ -92,11 +93,16 @@ def _load(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
-        content = yaml.safe_load(path.read_text("utf-8-sig"))
-    except yaml.YAMLError as error:
-        raise DataError(f"{path} is not valid YAML: {error}") from error
+        text = path.read_text("utf-8-sig")
+        content = yaml.safe_load(text)
+        # Once more without YAML's kinds: a class may be called NO, null or 1.0.
+        words = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - knows text only
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not valid YAML in UTF-8: {error}") from error
     if not isinstance(content, dict):
         raise DataError(f"{path} must hold keys and values (names:, train:, val:)")
+    if content.get("names") is not None:
+        content["names"] = words["names"]
     return content
 
 
@@ -108,11 +114,16 @@ def _class_names(content: Mapping[str, Any], path: Path, log: IssueLog) -> dict[
     if names is None:
         names = [str(number) for number in range(int(count or 0))]
         log.add("warning", "no_class_names", file=path.name, action="numbers serve as names")
+    if not isinstance(names, (dict, list)):
+        raise DataError(f"{path}: 'names' must be a list or a mapping, not '{names}'")
     pairs = names.items() if isinstance(names, dict) else enumerate(names)
     try:
         found = {int(number): str(name) for number, name in sorted(pairs, key=lambda p: int(p[0]))}
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}: 'names' must map whole numbers to class names") from error
+    nameless = [str(number) for number, name in found.items() if not clean_name(name)]
+    if nameless:
+        raise DataError(f"{path}: these class numbers have no name: {', '.join(nameless)}")
     double = sorted({name for name in found.values() if list(found.values()).count(name) > 1})
     if double:
         raise DataError(f"{path}: class names must differ, these repeat: {', '.join(double)}")
@@ -165,100 +176,3 @@ def _folder(place: Path) -> list[Path]:
 def _list_file(place: Path) -> list[Path]:
     lines = [line.strip() for line in place.read_text("utf-8-sig").splitlines()]
     return [place.parent / line for line in lines if line]
-
-
-# --- label files -------------------------------------------------------------------------------
-
-
-class _Labels:
-    """Reads label files and remembers what there is to say about all of them."""
-
-    def __init__(self, names: Mapping[int, str], root: Path, log: IssueLog) -> None:
-        self.names, self.root, self.log = names, root, log
-        self.without_file: list[str] = []
-        self.polygons = 0
-        self.beyond = 0
-
-    def boxes(self, image: Path, image_id: str, width: int, height: int) -> list[dict[str, object]]:
-        """Rows of the ``boxes`` table for one image."""
-        path = _label_file(image)
-        if path is None:
-            self.without_file.append(relative(image, self.root))
-            return []
-        rows = []
-        for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1):
-            if not line.strip():
-                continue
-            source = f"{relative(path, self.root)}:{number}"
-            try:
-                index, shares = self._line(line.split())
-            except ValueError as error:
-                self.log.add(
-                    "error", "malformed_line", file=source, image_id=image_id, value=line.strip(),
-                    action=f"{error}",
-                )  # fmt: skip
-                continue
-            if min(shares) < -1e-6 or max(shares) > 1 + 1e-6:
-                self.beyond += 1
-                self.log.add(
-                    "warning", "share_beyond_0_1", file=source, image_id=image_id,
-                    annotation_id=f"{image_id}-{number}", value=line.strip(),
-                    action="the box is treated as one that lies outside its image",
-                )  # fmt: skip
-            x1, x2 = shares[0] * width, shares[2] * width
-            y1, y2 = shares[1] * height, shares[3] * height
-            rows.append(
-                {
-                    "image_id": image_id, "annotation_id": f"{image_id}-{number}",
-                    "class_name": self.names.get(index, f"unknown class number {index}"),
-                    "x1": x1, "y1": y1, "x2": x2, "y2": y2, "area": (x2 - x1) * (y2 - y1),
-                    "iscrowd": False, "difficult": False,
-                }
-            )  # fmt: skip
-        return rows
-
-    def _line(self, words: Sequence[str]) -> tuple[int, tuple[float, float, float, float]]:
-        """(class number, x1 y1 x2 y2 as shares of the image)."""
-        values = [float(word) for word in words]
-        if not values[0].is_integer():
-            raise ValueError("the class number must be a whole number")
-        index, numbers = int(values[0]), values[1:]
-        if len(numbers) == 4:
-            x, y, w, h = numbers
-            return index, (x - w / 2, y - h / 2, x + w / 2, y + h / 2)
-        if len(numbers) >= 6 and len(numbers) % 2 == 0:
-            self.polygons += 1
-            xs, ys = numbers[0::2], numbers[1::2]
-            return index, (min(xs), min(ys), max(xs), max(ys))
-        raise ValueError(
-            "write 'class x y width height', or 'class' and three or more points of a polygon"
-        )
-
-    def finish(self, boxes: Sequence[object]) -> None:
-        """Logs what concerns all files."""
-        if self.without_file:
-            self.log.add(
-                "info", "no_label_file",
-                value=f"{len(self.without_file)} image(s): {sample(self.without_file)}",
-                action="taken as images without objects",
-            )  # fmt: skip
-        if self.polygons:
-            self.log.add("info", "polygons", value=self.polygons, action="their boxes are used")
-        if boxes and self.beyond > len(boxes) / 2:
-            self.log.add(
-                "error", "labels_in_pixels", value=f"{self.beyond} of {len(boxes)} boxes",
-                action="coordinates must be shares of the image (0..1): divide x and width by the "
-                "image's width, y and height by its height",
-            )  # fmt: skip
-
-
-def _label_file(image: Path) -> Path | None:
-    """The text file of an image, or None."""
-    parts = list(image.parts)
-    places = [image.with_suffix(".txt")]
-    for at in range(len(parts) - 2, -1, -1):
-        if parts[at] == "images":
-            moved = [*parts[:at], "labels", *parts[at + 1 :]]
-            places.insert(0, Path(*moved).with_suffix(".txt"))
-            break
-    return next((place for place in places if place.is_file()), None)

@@ -1,0 +1,122 @@
+"""Kedro hooks that look before a run starts: mistyped sections, and one run at a time."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import time
+from typing import IO, TYPE_CHECKING, Any
+
+from kedro.framework.hooks import hook_impl
+
+from detpipe.core.errors import ConfigError, DetpipeError, one_message
+
+if TYPE_CHECKING:
+    from kedro.framework.context import KedroContext
+    from kedro.io import CatalogProtocol
+
+SECTIONS = (
+    "data", "stream", "model", "train", "evaluate", "evaluate_files", "verify", "predict",
+    "export",
+)  # fmt: skip
+"""The top-level sections of the parameters."""
+PATHS = ("raw", "pictures", "detections_file")
+"""What ``--params`` may set beside them: paths that the catalog asks for."""
+
+
+class Guard:
+    """Refuses a mistyped section, and a second run in the folders of one that is under way."""
+
+    def __init__(self) -> None:
+        self._lock: IO[str] | None = None
+
+    @hook_impl
+    def after_context_created(self, context: KedroContext) -> None:
+        """Looks at the sections' names.
+
+        Raises:
+            ConfigError: a section that nothing reads; all of them are named.
+        """
+        readable_logs()  # Kedro may have configured logging anew since the settings were read
+        runtime = set(context.config_loader.runtime_params or {})
+        given = set(context.config_loader["parameters"]) | runtime
+        mistakes = []
+        for name in sorted(given - {*SECTIONS, *PATHS}):
+            near = difflib.get_close_matches(name, (*SECTIONS, *PATHS), 1)
+            if near:
+                mistakes.append(f"'{name}': did you mean '{near[0]}'?")
+            elif name in runtime:
+                mistakes.append(f"'{name}': nothing reads it")
+        if mistakes:
+            raise ConfigError(
+                one_message(f"unknown parameters (known: {', '.join(SECTIONS)}):", mistakes)
+            )
+
+    @hook_impl
+    def before_pipeline_run(self, catalog: CatalogProtocol) -> None:
+        """Takes the lock of this recipe's folders.
+
+        Raises:
+            DetpipeError: another process has it.
+        """
+        try:
+            import fcntl
+        except ImportError:  # no such locks on Windows
+            return
+        self._release()
+        file = catalog.load("run_lock")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        lock = file.open("a+")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            holder = lock.read().strip() or "another process"
+            lock.close()
+            raise DetpipeError(
+                f"{holder} works in the folders of this recipe ('{file.parent}'); two at a time "
+                f"would mix their files. Wait for it, or give this run a recipe of its own "
+                f"(conf/<env>/globals.yml with another name)"
+            ) from None
+        lock.truncate(0)
+        lock.write(f"the run of process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')},")
+        lock.flush()
+        self._lock = lock
+
+    @hook_impl
+    def after_pipeline_run(self) -> None:
+        """Gives the lock back."""
+        self._release()
+
+    @hook_impl
+    def on_pipeline_error(self, error: Exception) -> None:
+        """Gives the lock back."""
+        self._release()
+
+    def _release(self) -> None:
+        # A process that ends in any other way gives it back by ending.
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+
+def only_kedros_markup(record: Any) -> bool:
+    """A log filter that lets rich interpret ``[...]`` only in Kedro's own formatted lines.
+
+    Kedro's handler has markup on; a file name or class with brackets in a log line would vanish
+    or, as ``[/x]``, raise out of ``logger.info``.
+    """
+    record.markup = hasattr(record, "rich_format")
+    return True
+
+
+def readable_logs() -> None:
+    """No markup in our lines, and no line broken at 80 columns in a file."""
+    from rich.logging import RichHandler
+
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, RichHandler) and only_kedros_markup not in handler.filters:
+            handler.addFilter(only_kedros_markup)
+            if not handler.console.is_terminal and "COLUMNS" not in os.environ:
+                handler.console.width = 200

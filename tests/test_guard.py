@@ -1,0 +1,56 @@
+"""What is refused before a run starts."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import logging
+
+import pytest
+from rich.console import Console
+from rich.logging import RichHandler
+
+from detpipe.core.errors import ConfigError, DetpipeError
+from detpipe.guard import only_kedros_markup
+from tests.pipelines.conftest import Project
+
+
+@pytest.fixture
+def project(tmp_path, project_root):
+    return Project(tmp_path, project_root)
+
+
+def test_a_mistyped_section_or_path_is_refused(project):
+    typos = {"trian": {"batch_size": 4}, "detections_flie": "x.json", "nonsense": 1}
+    with pytest.raises(ConfigError) as error:
+        project.run("data", params=project.SMALL | typos)
+    for part in ("did you mean 'train'", "did you mean 'detections_file'", "'nonsense': nothing"):
+        assert part in str(error.value)
+
+
+def test_a_section_of_ones_own_in_the_configuration_is_allowed(project):
+    (project.folder / "conf/local/parameters_mine.yml").write_text("my_pipeline: {x: 1}\n")
+    project.run("data")
+
+
+def test_a_second_run_in_the_same_folders_is_refused_and_names_the_first(project):
+    folder = project.path("06_models/sample")
+    folder.mkdir(parents=True)
+    with (folder / ".lock").open("w") as lock:
+        lock.write("the run of process 123,")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(DetpipeError, match="the run of process 123, works in the folders"):
+            project.run("data")
+    project.run("data")
+    project.run("data")  # the lock was given back
+
+
+def test_brackets_in_a_line_survive_richs_markup():
+    screen = io.StringIO()
+    handler = RichHandler(console=Console(file=screen, width=100), markup=True)
+    handler.addFilter(only_kedros_markup)
+    logger = logging.Logger("test")
+    logger.addHandler(handler)
+    logger.warning("class [/x] of [train/loss]")
+    assert "class [/x] of [train/loss]" in screen.getvalue()
