@@ -350,3 +350,32 @@ def test_processes_find_the_same(tmp_path, data_set, monkeypatch):
     for ours, theirs in zip(alone, together, strict=True):
         pd.testing.assert_frame_equal(ours, theirs)
     assert rules(alone.issues, "warning") == {"undecodable_image": 1}
+
+
+SHARES = tuple(("ab"[n % 2], "cat", 0.1, 0.2 + n / 100, 0.6, 0.9) for n in range(30))
+
+
+def test_shares_taken_for_pixels_are_refused(data_set, tmp_path):
+    for boxes in (SHARES, SHARES[:3], (*SHARES, FINE[0]), (*SHARES, ("a", "cat", 0, 0, 0, 0))):
+        with pytest.raises(CheckError, match=r"lie within 0\.\.1.*multiply x and width") as caught:
+            check(data_set(*boxes), tmp_path, MILD)
+        assert rules(caught.value.issues, "error") == {"boxes_are_shares": 1}
+    one_based = [(i, c, x1 - 1, y1 - 1, x2, y2) for i, c, x1, y1, x2, y2 in SHARES]
+    with pytest.raises(CheckError, match="boxes_are_shares"):
+        check(data_set(*one_based), tmp_path, MILD)
+
+
+def test_few_small_boxes_are_no_shares(data_set, tmp_path):
+    for boxes in (SHARES[:2], (*SHARES, *FINE), [("a", "cat", 0, 0, 2, 1)] * 5):
+        checked = check(data_set(*boxes), tmp_path, MILD)
+        assert "boxes_are_shares" not in rules(checked.issues)
+
+
+@pytest.mark.parametrize("sizes", [(0, 48), (64, 0)])
+def test_a_side_that_is_not_listed_is_no_mismatch(data_set, tmp_path, sizes):
+    beyond = ("a", "cat", 70, 5, 80, 20)
+    checked = check(data_set(*FINE, beyond, sizes=sizes), tmp_path, MILD)
+    assert rules(checked.issues) == {"box_outside": 1}
+    assert checked.images[["width", "height"]].to_numpy().tolist() == [[64, 48], [64, 48]]
+    wrong = check(data_set(*FINE, sizes=(0, 40)), tmp_path, MILD)
+    assert rules(wrong.issues) == {"size_mismatch": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 
 import pandas as pd
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from detpipe.core.errors import DataError
 from detpipe.core.tables import DETECTIONS
 from detpipe.evaluate import coco
+from detpipe.evaluate.config import FilesConfig
 from detpipe.evaluate.files import coco_results, read_detections
 
 
@@ -68,17 +70,112 @@ def test_category_ids_go_by_the_files_own_categories(tmp_path, known):
     assert rows(read_detections(path, *known)) == EXPECTED
 
 
-def test_bare_ids_1_to_c_go_by_order_with_a_warning(tmp_path, known, caplog):
-    path = written(tmp_path / "r.json", results(category_id=[1, 2]))
-    assert rows(read_detections(path, *known)) == EXPECTED
-    assert "1..2 are taken for the classes in order" in caplog.text
-
-
-@pytest.mark.parametrize("ids", [[0, 1], [1, 3]])
-def test_bare_ids_outside_1_to_c_are_refused(tmp_path, known, ids):
+@pytest.mark.parametrize("ids", [[1, 2], [0, 1], [90, 7]])
+def test_bare_ids_are_refused_with_both_ways_out(tmp_path, known, ids):
     path = written(tmp_path / "r.json", results(category_id=ids))
-    with pytest.raises(DataError, match=r"have no name: '[03]'; set evaluate_files.categories"):
+    with pytest.raises(DataError) as error:
         read_detections(path, *known)
+    for part in (f"'{ids[0]}', '{ids[1]}'", "'cat', 'dog'", f"categories: {{{ids[0]}: cat",
+                 "evaluate_files.categories=<a COCO file"):  # fmt: skip
+        assert part in str(error.value)
+
+
+def test_bare_numbers_in_a_class_column_are_ids_too(tmp_path, known):
+    text = "image_id,class,x1,y1,x2,y2,score\n1,0,1,2,11,22,.5\n0003,1,0,0,4,4,.25\n"
+    path = written(tmp_path / "d.csv", text)
+    with pytest.raises(DataError, match=r"2 category id.*have no name: '0', '1'"):
+        read_detections(path, *known)
+    assert rows(read_detections(path, *known, categories={"0": "cat", "1": "dog"})) == EXPECTED
+
+
+def test_a_coco_file_tells_the_names(tmp_path, known):
+    truth = {"images": [], "categories": [{"id": 8, "name": "cat"}, {"id": 2, "name": "dog"}]}
+    told = written(tmp_path / "truth.json", truth)
+    path = written(tmp_path / "r.json", results(category_id=[8, 2]))
+    assert rows(read_detections(path, *known, categories=str(told))) == EXPECTED
+    FilesConfig(categories=str(told))
+    assert FilesConfig(categories={8: "cat"}).categories == {"8": "cat"}
+    for content, says in (
+        (None, "there is no file"), ("{", "not valid JSON"), ({}, "no 'categories'"),
+        ({"categories": [{"id": 1}]}, "an 'id' and a 'name'"),
+    ):  # fmt: skip
+        bad = tmp_path / f"{says[:5]}.json"
+        if content is not None:
+            written(bad, content)
+        with pytest.raises(DataError, match=says):
+            read_detections(path, *known, categories=str(bad))
+
+
+def test_names_in_the_file_come_before_ids(tmp_path, known):
+    found = [
+        {**row, "category_id": number}
+        for row, number in zip(results(category_name=["cat", "dog"]), (2, 1), strict=True)
+    ]
+    path = written(tmp_path / "r.json", found)
+    assert rows(read_detections(path, *known)) == EXPECTED
+    assert rows(read_detections(path, *known, categories={"1": "cat", "2": "dog"})) == EXPECTED
+
+
+@pytest.mark.parametrize("known_as", ["NFC", "NFD"])
+def test_names_of_another_unicode_form_are_the_same(tmp_path, make, known_as):
+    name = unicodedata.normalize(known_as, "café")
+    text = "image_id,class_name,x1,y1,x2,y2,score\n1,{},1,2,11,22,.5\n"
+    for form in ("NFC", "NFD"):
+        path = written(tmp_path / "d.csv", text.format(unicodedata.normalize(form, "café ")))
+        found = read_detections(path, make.images(["1"]), make.classes(name))
+        assert found["class_name"].tolist() == [name]
+
+
+def test_ids_that_restart_in_each_split_are_found_without_it(tmp_path, make):
+    """Numbers are the original ids, not the names of other pictures."""
+    order = [3, 1, 2, 12, 10]
+    images = make.images([f"test-{i}" for i in order])
+    images = images.assign(path=[f"test/{name}.jpg" for name in (1, 2, 3, 10, 12)])
+    found = [result(i, [0, 0, 4, 4], 0.5, category_name="cat") for i in order]
+    path = written(tmp_path / "r.json", found)
+    read = read_detections(path, images, make.classes("cat"))
+    assert read["image_id"].tolist() == images["image_id"].tolist()
+    files = [path.rpartition("/")[2] for path in images["path"]]
+    named = [{**row, "image_id": file} for file, row in zip(files, found, strict=True)]
+    read = read_detections(written(path, named), images, make.classes("cat"))
+    assert read["image_id"].tolist() == images["image_id"].tolist()
+
+
+def test_a_split_of_two_words_is_taken_off(tmp_path, make):
+    images = make.images(["my-test-1", "my-test-2"]).assign(path=["b.jpg", "a.jpg"])
+    path = written(tmp_path / "r.json", results([1, "2"], category_name=["cat", "dog"]))
+    read = read_detections(path, images, make.classes("cat", "dog"))
+    assert read["image_id"].tolist() == ["my-test-1", "my-test-2"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "paths"),
+    [
+        (["a", "b"], ["1.jpg", "2.jpg"]),
+        (["card-1", "card-2"], ["x/card-1.jpg", "x/card-2.jpg"]),
+        (["train-1", "test-2"], ["1.jpg", "2.jpg"]),
+    ],
+)
+@pytest.mark.parametrize("numbers", [(1, 2), ("1", "2"), ("01", "02"), (1.0, 2.0)])
+def test_numbers_are_never_file_names(tmp_path, make, ids, paths, numbers):
+    images = make.images(ids).assign(path=paths)
+    path = written(tmp_path / "r.json", results(numbers, category_name=["cat", "dog"]))
+    with pytest.raises(DataError, match="whole numbers are ids, never file names"):
+        read_detections(path, images, make.classes("cat", "dog"))
+
+
+def test_a_split_without_images_is_said(tmp_path, known):
+    path = written(tmp_path / "r.json", results(category_name=["cat", "dog"]))
+    with pytest.raises(DataError, match=r"split has no images.*evaluate_files\.dataset"):
+        read_detections(path, known[0].iloc[:0], known[1])
+
+
+def test_shares_taken_for_pixels_are_refused(tmp_path, known):
+    found = [result("1", [0.1, 0.2, 0.3, n / 10], 0.5, category_name="cat") for n in range(1, 6)]
+    with pytest.raises(DataError, match=r"all 5 boxes lie within 0\.\.1.*must be pixels"):
+        read_detections(written(tmp_path / "r.json", found), *known)
+    found[0]["bbox"] = [0, 0, 5, 5]
+    assert len(read_detections(written(tmp_path / "r.json", found), *known)) == 5
 
 
 CSVS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 
@@ -98,7 +99,7 @@ def test_truth_above_the_limit_warns(make, caplog, limit, warned):
     assert ("max_detections=1 objects (most: 2 in image '7')" in caplog.text) is warned
 
 
-def test_as_metrics_names_scalars_and_leaves_out_what_is_no_number():
+def test_as_metrics_names_scalars_and_keeps_what_is_no_number():
     def row(metric, class_name, value):
         return {
             "dataset": "val", "task": "bbox", "metric": metric, "class_name": class_name,
@@ -106,7 +107,10 @@ def test_as_metrics_names_scalars_and_leaves_out_what_is_no_number():
         }  # fmt: skip
 
     scores = SCORES.make([row("AP", "", 5.5), row("APs", "", float("nan")), row("AP", "a-b", 7)])
-    assert scoring.as_metrics(scores) == {"val/bbox/AP": 5.5, "val/bbox/AP/a-b": 7.0}
+    metrics = scoring.as_metrics(scores)
+    assert list(metrics) == ["val/bbox/AP", "val/bbox/APs", "val/bbox/AP/a-b"]
+    assert math.isnan(metrics.pop("val/bbox/APs"))
+    assert metrics == {"val/bbox/AP": 5.5, "val/bbox/AP/a-b": 7.0}
     assert scoring.as_metrics(SCORES.empty()) == {}
 
 

@@ -34,6 +34,16 @@ def test_nan_first_is_not_the_best(context, advance) -> None:
     assert feed(context(), advance, Best(), [math.nan, 1.0]) == [None, 1.0]
 
 
+def test_nan_is_no_value_and_is_said_once(context, advance, caplog) -> None:
+    ctx, hook = context(), EarlyStop(patience=2)
+    feed(ctx, advance, hook, [1.0, math.nan, math.nan, math.nan, 0.5])
+    assert not ctx.stop_reason
+    assert caplog.text.count("has no value (NaN) at step 2") == 1
+    assert caplog.text.count("has no value") == 1
+    feed(ctx, advance, hook, [0.5])
+    assert ctx.stop_reason
+
+
 def test_best_survives_a_resume(context, advance) -> None:
     before, after = Best(), Best()
     feed(context(), advance, before, [3.0, 7.0])

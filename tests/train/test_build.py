@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from detpipe.core.errors import CheckpointError, ConfigError, NonFiniteLoss
+from detpipe.core.config import Spec
+from detpipe.core.errors import CheckpointError, ConfigError, NonFiniteLoss, NonFiniteWeights
 from detpipe.train.build import build_schedule, build_update
 from detpipe.train.checkpoint import CheckpointFolder, published
+from detpipe.train.contract import LoopContext
 from detpipe.train.plan import Plan
 
 from .toys import IMAGES, ToyStream, config, detector, evaluate, same, train
@@ -130,9 +132,95 @@ def test_a_new_run_never_loses_an_unfinished_one(
     assert aside.name.startswith("checkpoints_")
     assert CheckpointFolder(aside).latest()["state"]["step"] == 20
     assert f"held an unfinished run (step 20): it is now '{aside}'" in caplog.text
-    train(folder, config(duration="6 steps"))  # a finished one is replaced
-    assert len(list(tmp_path.iterdir())) == 2
-    assert [entry.step for entry in CheckpointFolder(folder).entries()] == [5, 6]
+
+
+def test_a_finished_run_is_kept_until_another_is_finished(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    folder, previous = tmp_path / "checkpoints", tmp_path / "checkpoints_previous"
+    for steps in (5, 6, 7):
+        train(folder, config(duration=f"{steps} steps"))
+    assert sorted(tmp_path.iterdir()) == [folder, previous]
+    assert CheckpointFolder(previous).latest()["state"]["step"] == 6
+    assert (previous / "metrics.jsonl").exists()
+    assert [entry.step for entry in CheckpointFolder(folder).entries()] == [5, 7]
+    assert f"held a finished run (step 6): it is now '{previous}'" in caplog.text
+    before = text_of(folder)
+    for _ in range(2):  # neither the first nor the second failure costs the finished run
+        with pytest.raises(NonFiniteLoss, match="There is no checkpoint to go back to"):
+            train(folder, config(), model=detector(fail_at=2))
+        assert text_of(previous) == before
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"hooks": {"ema": {"decay": 2}}},
+        {"optimizer": {"lr": -1}},
+        {"hooks": {"mine": {"use": "pathlib.PurePath"}}},
+    ],
+)
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_mistake_that_shows_while_building_costs_nothing(
+    tmp_path: Path, mistake: dict, resume: bool
+) -> None:
+    folder = tmp_path / "checkpoints"
+    train(folder, config(duration="5 steps"))
+    before = text_of(tmp_path)
+    wrong = config(**mistake, duration="9 steps", resume=resume)
+    with pytest.raises(ValueError, match=r"EMA: decay|Invalid learning rate|is no hook"):
+        train(folder, wrong, run_config={"train": config().model_dump(mode="json")})
+    assert text_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("index", [None, "{"])
+def test_the_best_is_published_although_the_index_was_lost(
+    tmp_path: Path, index: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = iter([10.0, 30.0, 20.0, 20.0, 25.0])
+    settings = config(publish="best")
+    first = train(tmp_path, settings, evaluate=lambda model: {"val/bbox/AP": next(values)})
+    (tmp_path / "index.json").unlink()
+    if index is not None:
+        (tmp_path / "index.json").write_text(index)
+    again = train(tmp_path, config(publish="best", resume=True))
+    assert again.step == first.step == 20
+    assert same(again.weights, first.weights)
+    assert "step 20 is marked again" in caplog.text
+    assert [e.step for e in CheckpointFolder(tmp_path).entries() if e.best] == [20]
+
+
+def test_a_lost_best_is_not_replaced_by_the_final_weights(tmp_path: Path) -> None:
+    values = iter([10.0, 30.0, 20.0, 20.0, 25.0])
+    train(tmp_path, config(publish="best"), evaluate=lambda model: {"val/bbox/AP": next(values)})
+    (tmp_path / "index.json").unlink()
+    (tmp_path / "step_00000020.pt").unlink()
+    before = text_of(tmp_path)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"step_00000020\.pt.*train.publish to final"):
+            train(tmp_path, config(publish="best", resume=True))
+        assert text_of(tmp_path) == before
+    assert train(tmp_path, config(resume=True)).step == 50
+
+
+def test_a_metric_without_a_value_is_no_mistake(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """AP of large objects, and there are none."""
+    name = "val/bbox/APl"
+    hooks = {
+        "best": {"metric": name},
+        "early": {"use": "detpipe.hooks.decide.EarlyStop", "metric": name, "patience": 1},
+    }
+    settings = config(hooks=hooks, writers={"console": {"use": "detpipe.hooks.writers.Console"}})
+    caplog.set_level("INFO")
+    result = train(tmp_path, settings, evaluate=lambda model: {**evaluate(model), name: math.nan})
+    assert result.step == 50
+    assert caplog.text.count(f"Best: '{name}' has no value (NaN) at step 10") == 1
+    assert caplog.text.count("has no value") == 2  # one of each hook
+    assert result.history[name].isna().all()
+    assert "APl nan" not in caplog.text
 
 
 def test_nan_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
@@ -142,6 +230,7 @@ def test_nan_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
     assert caught.value.files == ("image_8.jpg", "image_9.jpg", "image_10.jpg", "image_11.jpg")
     folder = CheckpointFolder(tmp_path)
     assert [entry.step for entry in folder.entries()][-2:] == [15, 20]
+    assert f"The checkpoint of step 20 is intact: '{folder.file(20)}'" in str(caught.value)
     weights = folder.latest()["model"]
     assert all(bool(w.isfinite().all()) for w in weights.values())
 
@@ -295,3 +384,26 @@ def test_no_hooks_and_no_writers_still_give_weights_and_history(tmp_path: Path) 
     result = train(tmp_path, bare, stream=ToyStream())
     assert len(result.history) == 8
     assert result.step == 50
+
+
+@pytest.mark.parametrize("hooks", [{}, {"checkpoint": None}])
+def test_weights_that_explode_under_finite_losses(tmp_path: Path, hooks: dict) -> None:
+    """The last update does it: no loss ever shows it, nor is there always a checkpoint."""
+
+    def explode(ctx: LoopContext) -> None:
+        if ctx.is_last:
+            with torch.no_grad():
+                for weight in ctx.model.parameters():
+                    weight.mul_(math.inf)
+
+    last = {"use": "detpipe.hooks.measure.Callback", "phase": "UPDATE", "on_step": explode}
+    settings = config(hooks={"ema": None, "best": None, **hooks}, duration="6 steps")
+    settings.hooks["explode"] = Spec.model_validate(last)
+    with pytest.raises(NonFiniteWeights, match="weights are not finite after step 6") as caught:
+        train(tmp_path, settings, run_config={})
+    message = str(caught.value)
+    assert "loss is" not in message
+    assert "layers.0.weight=" in message
+    assert "lower the learning rate" in message
+    assert ("step 5 is intact" in message) is (not hooks)
+    assert not CheckpointFolder(tmp_path).finished

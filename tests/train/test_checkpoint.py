@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ import torch
 from detpipe.core.errors import CheckpointError
 from detpipe.train import checkpoint
 from detpipe.train.checkpoint import CheckpointFolder, to_cpu
+from detpipe.train.files import whole_file
+from detpipe.train.resume import make_room
 
 
 def content(step: int) -> dict[str, Any]:
@@ -95,8 +100,16 @@ def test_all_damaged_is_an_error(tmp_path: Path) -> None:
     folder = filled(tmp_path, 1, 2)
     for step in (1, 2):
         damage(folder.file(step), "truncated")
-    with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read"):
-        folder.latest()
+    for _ in range(2):  # the first time puts them aside, which must not hide them
+        with pytest.raises(CheckpointError, match=r"no checkpoint in .* can be read") as caught:
+            folder.latest()
+        for step in (1, 2):
+            assert f"step_{step:08d}.pt.damaged" in str(caught.value)
+        assert "train.resume to false" in str(caught.value)
+    make_room(folder)
+    assert folder.latest() is None
+    (aside,) = [other for other in tmp_path.parent.glob(f"{tmp_path.name}_*") if other.is_dir()]
+    assert len(CheckpointFolder(aside).damaged()) == 2
 
 
 @pytest.mark.parametrize("index", [None, "", "{", '{"checkpoints": [{"other": 1}]}'])
@@ -126,6 +139,54 @@ def test_nothing_half_written_has_a_checkpoints_name(
     assert folder.latest()["state"]["step"] == 1
 
 
+FULL = """
+    import resource, sys
+    from pathlib import Path
+    import torch
+    from detpipe.core.errors import CheckpointError
+    from detpipe.train.checkpoint import CheckpointFolder
+
+    def content(step, size):
+        return {"format": 1, "state": {"step": step}, "model": {"w": torch.zeros(size)}}
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    for steps in ([3], [1, 3]):
+        folder = CheckpointFolder(Path(sys.argv[1]) / str(len(steps)))
+        for step in steps:
+            folder.save(content(step, 10 if step == 1 else 100_000))
+        try:
+            folder.wait()
+        except CheckpointError as error:
+            print(error)
+"""
+
+
+def test_what_torch_says_when_the_disk_is_full_is_explained(tmp_path: Path) -> None:
+    """A limit on the size of files stands for the end of the disk: torch raises RuntimeError."""
+    command = [sys.executable, "-c", textwrap.dedent(FULL), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    alone, after_another = done.stdout.splitlines()
+    file = tmp_path / "1" / "step_00000003.pt"
+    assert f"checkpoint '{file}' could not be written: [Errno 27] File too large" in alone
+    assert "there is no other" in alone
+    assert "step_00000001.pt' is the newest one" in after_another
+    assert sorted(f.name for f in (tmp_path / "2").iterdir()) == ["index.json", "step_00000001.pt"]
+
+
+def test_an_index_that_cannot_be_written_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = filled(tmp_path, 1)
+
+    def full_disk(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(CheckpointError, match=r"index\.json' could not be written: .*No space"):
+        folder.mark_final(1)
+
+
 def test_it_is_on_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +205,7 @@ def test_it_is_on_disk_before_it_has_its_name(
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(Path, "replace", noted_replace)
-    with checkpoint.whole_file(tmp_path / "file") as file:
+    with whole_file(tmp_path / "file") as file:
         file.write(b"all of it")
         assert not (tmp_path / "file").exists()
     assert events == ["fsync file", "rename", "fsync folder"]

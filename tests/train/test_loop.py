@@ -170,7 +170,7 @@ def test_weights_that_are_not_finite_are_no_checkpoint() -> None:
         def on_step(self, ctx: LoopContext) -> None:
             ctx.snapshot()
 
-    with pytest.raises(NonFiniteLoss, match=r"weight layers\.0\.bias=inf.*image_0\.jpg"):
+    with pytest.raises(NonFiniteLoss, match=r"weights are.*layers\.0\.bias=inf.*image_0\.jpg"):
         run(detector(), hooks={"break": Break(), "save": Save()})
 
 

@@ -285,6 +285,21 @@ def test_the_checkpoint_of_an_interruption_is_that_of_its_step(tmp_path: Path) -
     assert content["classes"] == ["a", "b"]
 
 
+@pytest.mark.parametrize("hooks", [{}, {"checkpoint": None}])
+def test_a_signal_promises_only_what_will_happen(
+    tmp_path: Path, hooks: dict, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = detector(dropout=0.2, norm=True)
+    model.register_forward_pre_hook(
+        lambda m, i: signal.raise_signal(signal.SIGTERM) if m.calls == 2 else None
+    )
+    with pytest.raises(SystemExit):
+        train(tmp_path, config(hooks=hooks), model=model)
+    promised = "the run ends after this step, with a checkpoint;" in caplog.text
+    assert promised is bool(CheckpointFolder(tmp_path).entries()) is (not hooks)
+    assert ("without a checkpoint (no hook saves one)" in caplog.text) is bool(hooks)
+
+
 def test_differences_are_named_and_sorted_into_two() -> None:
     old = flat({"train": {"batch_size": 8, "duration": {"steps": 10}, "hooks": {"a": {}}}})
     new = flat({"train": {"batch_size": 4, "duration": {"steps": 20}, "hooks": {"b": {}}}})

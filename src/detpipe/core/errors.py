@@ -43,15 +43,44 @@ class NonFiniteLoss(DetpipeError):
         step: which optimiser update it was (1 is the first).
         losses: name → value of every loss of that step.
         files: the images of that step's batch.
+        checkpoint: what is left to go on from, in words; empty while nobody has said.
     """
 
     def __init__(self, step: int, losses: dict[str, float], files: Sequence[str]) -> None:
+        super().__init__(step, losses, files)
         self.step, self.losses, self.files = step, losses, tuple(files)
-        values = ", ".join(f"{name}={value:g}" for name, value in losses.items())
-        super().__init__(
-            f"loss is not finite at step {step}: {values}. Images of this batch: "
+        self.checkpoint = ""
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name}={value:g}" for name, value in self.losses.items())
+        left = f" {self.checkpoint}." if self.checkpoint else ""
+        return (
+            f"loss is not finite at step {self.step}: {values}. Images of this batch: "
             f"{', '.join(self.files) or 'unknown'}. Lower the learning rate, lengthen the warm-up, "
-            f"clip gradients (train.clip), or look at these images; the last checkpoint is intact."
+            f"clip gradients (train.clip), or look at these images.{left}"
+        )
+
+
+class NonFiniteWeights(NonFiniteLoss):
+    """Weights became NaN or infinite while every loss was finite.
+
+    Attributes:
+        weights: name → a value that is not finite, of every such weight.
+    """
+
+    def __init__(self, step: int, weights: dict[str, float], files: Sequence[str]) -> None:
+        super().__init__(step, {}, files)
+        self.weights = weights
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{name}={value:g}" for name, value in list(self.weights.items())[:5])
+        more = f" and {len(self.weights) - 5} more" if len(self.weights) > 5 else ""
+        left = f" {self.checkpoint}." if self.checkpoint else ""
+        return (
+            f"weights are not finite after step {self.step}, although every loss was: "
+            f"{shown}{more}. The update was too large: lower the learning rate, lengthen the "
+            f"warm-up, or clip gradients (train.clip). Images of this batch: "
+            f"{', '.join(self.files) or 'unknown'}.{left}"
         )
 
 

@@ -138,7 +138,8 @@ def _check_references(
 def _check_unit(images: pd.DataFrame, boxes: pd.DataFrame, log: IssueLog) -> None:
     """Names a set whose boxes are shares of the image (0..1) instead of pixels."""
     x1, y1, x2, y2 = (boxes[column] for column in BOX_COLUMNS)
-    boxes = boxes[np.isfinite(boxes[BOX_COLUMNS]).all(axis=1) & (x2 > x1) & (y2 > y1)]
+    finite = boxes[BOX_COLUMNS].apply(np.isfinite).all(axis=1)
+    boxes = boxes[finite & (x2 > x1) & (y2 > y1)]
     sizes = images[["width", "height"]].max(axis=1).to_numpy()
     if len(boxes) < 3 or sizes.max(initial=0) <= 8:
         return

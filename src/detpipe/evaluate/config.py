@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from detpipe.core.config import Frozen, Spec, check_specs
 
@@ -72,8 +72,14 @@ class FilesConfig(Frozen):
 
     dataset: str = "test"
     """The split whose boxes are the truth."""
-    categories: dict[str, str] | None = None
-    """The file's category ids → class names, where the file holds ids only."""
+    categories: dict[str, str] | str | None = None
+    """Where the file holds category ids only: id → class name, or the path of a COCO file whose
+    ``categories`` tell."""
+
+    @field_validator("categories", mode="before")
+    @classmethod
+    def _ids_as_text(cls, value: Any) -> Any:
+        return {str(k): v for k, v in value.items()} if isinstance(value, dict) else value
 
 
 class PredictConfig(Frozen):

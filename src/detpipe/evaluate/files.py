@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from detpipe.core.errors import DataError, TableError, one_message
 from detpipe.core.tables import BOX_COLUMNS, DETECTIONS
-from detpipe.evaluate.common import did_you_mean, listed, records
+from detpipe.evaluate.common import listed, records
+from detpipe.evaluate.match import match_classes, match_images, own_categories
 
 logger = logging.getLogger(__name__)
 
@@ -25,10 +26,10 @@ _ALIASES: Mapping[str, tuple[str, ...]] = {
     "y1": ("ymin", "y_min", "top"),
     "x2": ("xmax", "x_max", "right"),
     "y2": ("ymax", "y_max", "bottom"),
-    "x": (),
-    "y": (),
-    "w": ("width",),
-    "h": ("height",),
+    "x": ("bbox_x",),
+    "y": ("bbox_y",),
+    "w": ("bbox_width", "bbox_w", "width"),
+    "h": ("bbox_height", "bbox_h", "height"),
 }
 """Our column → other frameworks' names for it, the likeliest first; case does not matter."""
 
@@ -38,7 +39,7 @@ def read_detections(
     images: pd.DataFrame,
     classes: pd.DataFrame,
     *,
-    categories: Mapping[str, str] | None = None,
+    categories: Mapping[str, str] | str | None = None,
     columns: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Reads the detections of any framework for a data set.
@@ -48,25 +49,32 @@ def read_detections(
     * ``.csv``, ``.parquet``: columns of the detections table or their usual names elsewhere
       (``xmin``, ``confidence``, ``label``, …); boxes as corners, or as ``x, y, w, h``.
 
-    Images are found by id (as text), else by path, file name or its stem, whichever finds all.
-    Classes go by name (``class_name``, ``category_name``, …); where the file has ids only, by
-    ``categories``, else by the file's own ``categories`` list, else, if all ids lie in 1..C, by
-    the order of ``classes``, with a warning.
+    Images are found by id, else by the id without the split that a reader put in front
+    (``test-17``), else by the id as a number, else by path, file name or its stem, whichever finds
+    all; whole numbers are never file names. Classes go by name (``class_name``, ``category_name``,
+    …); where the file has ids only, by ``categories``, else by the file's own ``categories`` list.
+    Ids are never taken for an order.
 
     Args:
         path: the file.
         images: the images table.
         classes: the classes table.
-        categories: category id → class name.
+        categories: category id → class name, or a COCO file whose ``categories`` tell.
         columns: our column → the file's, where the guess is wrong.
 
     Returns:
         A detections table, rows in the order of the file.
 
     Raises:
-        DataError: the file is missing or unreadable, lacks a column, or names images or classes
-            that are not there; all of one kind together.
+        DataError: the file is missing or unreadable, lacks a column, has category ids without
+            names, or names images or classes that are not there; all of one kind together. Or
+            ``images`` is empty.
     """
+    if images.empty:
+        raise DataError(
+            f"{path}: there is nothing to compare it with, the split has no images; choose another "
+            "one with evaluate_files.dataset"
+        )
     frame, own = _read(path)
     frame = _named(frame, columns or {}, path)
     if frame.empty:
@@ -87,11 +95,11 @@ def read_detections(
                 "the columns, or say which is which:", mistakes
             )
         )  # fmt: skip
-    frame["image_id"], unknown_images = _match_images(frame["image_id"], images, path)
-    frame["class_name"], unknown_classes = _match_classes(
+    frame["image_id"], unknown_images = match_images(frame["image_id"], images, path)
+    frame["class_name"], unknown_classes = match_classes(
         frame, classes, path, categories=categories, own=own
     )
-    mistakes = unknown_images + unknown_classes + _bad_boxes(frame)
+    mistakes = unknown_images + unknown_classes + _bad_boxes(frame) + _shares(frame, images)
     if mistakes:
         raise DataError(one_message(f"{path}: it does not fit the data set:", mistakes))
     try:
@@ -149,7 +157,7 @@ def _read_json(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
     data = json.loads(path.read_bytes())
     own: dict[str, str] = {}
     if isinstance(data, dict):
-        own = {str(c["id"]): str(c["name"]) for c in data.get("categories", [])}
+        own = own_categories(data, path)
         data = data.get("annotations", data.get("predictions"))
     if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
         raise DataError(
@@ -201,84 +209,16 @@ def _corners(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     return frame
 
 
-def _text(values: pd.Series) -> pd.Series:
-    """Ids as text; 7.0, as a column with gaps would hold it, is 7."""
-
-    def one(value: Any) -> str:
-        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-    return values.map(one).str.strip()
-
-
-def _match_images(
-    values: pd.Series, images: pd.DataFrame, path: Path
-) -> tuple[pd.Series, list[str]]:
-    """The table's image ids, by the first way that finds all; and what is unknown."""
-    texts, ids = _text(values), images["image_id"]
-    paths = images["path"].map(lambda p: str(PurePosixPath(str(p).replace("\\", "/"))))
-    ways: dict[str, tuple[pd.Series, Callable[[str], str]]] = {
-        "id": (ids, str),
-        "path": (paths, lambda v: v.replace("\\", "/")),
-        "file name": (paths, lambda v: PurePosixPath(v.replace("\\", "/")).name),
-        "stem of the file name": (paths, lambda v: PurePosixPath(v.replace("\\", "/")).stem),
-        "id as a number": (ids, lambda v: str(int(v)) if v.isdecimal() else v),
-    }
-    least: list[str] | None = None
-    for way, (known, key) in ways.items():
-        keys = known.map(key)
-        keys = keys[~keys.duplicated(keep=False)]
-        to_id = dict(zip(keys, ids.loc[keys.index], strict=True))
-        found = texts.map(lambda v, key=key, to_id=to_id: to_id.get(key(v)))
-        unknown = texts[found.isna()].unique().tolist()
-        if not unknown:
-            if way != "id":
-                logger.info("%s: images were found by their %s", path.name, way)
-            return found.astype("str"), []
-        if least is None or len(unknown) < len(least):
-            least = unknown
-    assert least is not None  # noqa: S101 - there are ways
-    return texts, [
-        f"{len(least)} image(s) are not in the data set: {listed(least)}; its ids look like "
-        f"{listed(ids.head(3).tolist())}"
+def _shares(frame: pd.DataFrame, images: pd.DataFrame) -> list[str]:
+    """Whether the boxes are shares of the image instead of pixels."""
+    numbers = frame[BOX_COLUMNS]
+    within = bool(((numbers >= 0) & (numbers <= 1)).all(axis=None))
+    if not within or len(frame) < 3 or images[["width", "height"]].to_numpy().max() <= 8:
+        return []
+    return [
+        f"all {len(frame)} boxes lie within 0..1, but coordinates must be pixels: multiply x and "
+        "width by the image's width, y and height by its height"
     ]
-
-
-def _match_classes(
-    frame: pd.DataFrame,
-    classes: pd.DataFrame,
-    path: Path,
-    *,
-    categories: Mapping[str, str] | None,
-    own: Mapping[str, str],
-) -> tuple[pd.Series, list[str]]:
-    """Class names for the rows, and what is unknown."""
-    known = classes["class_name"].tolist()
-    if "class_name" in frame and categories is None:
-        names = frame["class_name"].astype("str")
-    else:
-        if "category_id" not in frame:
-            frame = frame.assign(category_id=frame["class_name"])
-        ids = _text(frame["category_id"])
-        mapping = dict(categories or own)
-        if not mapping:
-            mapping = {str(i): name for i, name in enumerate(known, start=1)}
-            logger.warning(
-                "%s: it has category ids and no names; 1..%d are taken for the classes in order "
-                "(%s). If that is wrong, set evaluate_files.categories", path.name, len(known),
-                listed(known),
-            )  # fmt: skip
-        names = ids.map(mapping)
-        strangers = ids[names.isna()].unique().tolist()
-        if strangers:
-            return names, [
-                f"{len(strangers)} category id(s) have no name: {listed(strangers)}; set "
-                "evaluate_files.categories (id: name) for all ids of the file"
-            ]
-    unknown = names[~names.isin(known)].unique().tolist()
-    return names, [
-        f"{len(unknown)} class(es) are not in the data set: {listed(unknown)}"
-        f"{did_you_mean(unknown[0], known)} Its classes: {listed(known)}"
-    ] if unknown else []
 
 
 def _bad_boxes(frame: pd.DataFrame) -> list[str]:

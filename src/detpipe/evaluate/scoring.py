@@ -83,10 +83,11 @@ def score(
 def as_metrics(scores: pd.DataFrame) -> dict[str, float]:
     """A scores table as named scalars: ``val/bbox/AP``, and by class ``val/bbox/AP/person``.
 
-    Rows without a number (NaN) are left out: a curve has no point there.
+    A row without a number stays, as NaN: that there is nothing to count (no large objects) is
+    something else than that there is no such metric.
     """
     metrics = {}
-    for row in records(scores[scores["value"].notna()]):
+    for row in records(scores):
         by_class = [row.class_name] if row.class_name else []
         metrics["/".join([row.dataset, row.task, row.metric, *by_class])] = float(row.value)
     return metrics

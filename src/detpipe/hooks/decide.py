@@ -28,27 +28,38 @@ class _Watch(Hook):
         self.best: float | None = None
         self.best_step = 0
         self._looked_at = 0  # the step of the last value: a resume must not count it twice
+        self._warned = False
 
     def on_start(self, ctx: LoopContext) -> None:
         """An evaluation that the run before could not finish has its result now."""
         self.on_step(ctx)
 
     def on_step(self, ctx: LoopContext) -> None:
-        """Looks at a new value; the first evaluation shows whether the name is a mistake."""
+        """Looks at a new value; the first evaluation shows whether the name is a mistake.
+
+        NaN is no value: the metric exists, but nothing in the data set counts for it.
+        """
         if not ctx.scalars.put_now(self.metric):
             self._check_name(ctx)
         elif ctx.state.step != self._looked_at:
             self._looked_at = ctx.state.step
-            self.look(ctx, ctx.scalars.latest(self.metric))
+            value = ctx.scalars.latest(self.metric)
+            if not math.isnan(value):
+                self.look(ctx, value)
+            elif not self._warned:
+                self._warned = True
+                logger.warning(
+                    "%s: '%s' has no value (NaN) at step %d, as if it had not been evaluated; is "
+                    "there anything in the data set that it counts?",
+                    type(self).__name__, self.metric, ctx.state.step,
+                )  # fmt: skip
 
     def look(self, ctx: LoopContext, value: float) -> None:
-        """What to do about a new value."""
+        """What to do about a new value, which is not NaN."""
         raise NotImplementedError
 
     def better(self, value: float, *, by: float = 0.0) -> bool:
-        """Whether ``value`` beats the best one by more than ``by``; NaN never does."""
-        if math.isnan(value):
-            return False
+        """Whether ``value`` beats the best one by more than ``by``."""
         if self.best is None:
             return True
         return value > self.best + by if self.mode == "max" else value < self.best - by

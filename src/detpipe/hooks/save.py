@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from detpipe.core.config import Duration, Every
+from detpipe.core.errors import NonFiniteLoss
 from detpipe.train.checkpoint import CheckpointFolder
 from detpipe.train.contract import Hook, LoopContext, Phase, due
 
@@ -20,6 +21,7 @@ class Checkpoint(Hook):
     """
 
     phase = Phase.SAVE
+    saves = True
 
     def __init__(
         self,
@@ -56,8 +58,19 @@ class Checkpoint(Hook):
         self._folder.wait()
 
     def on_error(self, ctx: LoopContext, error: BaseException) -> None:
-        """Waits for what is being written."""
-        self._folder.wait()
+        """Waits for what is being written; says what is left when the run went astray."""
+        try:
+            self._folder.wait()
+        finally:
+            if isinstance(error, NonFiniteLoss):
+                error.checkpoint = self._left()
+
+    def _left(self) -> str:
+        entries = self._folder.entries()
+        if not entries:
+            return "There is no checkpoint to go back to"
+        step = entries[-1].step
+        return f"The checkpoint of step {step} is intact: '{self._folder.file(step)}'"
 
     def _is_best(self, ctx: LoopContext) -> bool:
         return self._best and "best" in ctx.marks

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Console(Writer):
-    """One log line a row, without values by class; on a terminal a progress bar below them.
+    """One log line a row, without NaN and values by class; on a terminal a progress bar too.
 
     Args:
         total_steps: of the run, given by the program.
@@ -78,7 +78,11 @@ def console_line(step: int, scalars: Mapping[str, float], *, total: int = 0) -> 
             row.pop("time/images_per_second", None)
         if "time/eta" in row:
             parts.append(f"{_clock(row.pop('time/eta'))} left")
-    parts += [f"{name} {value:.4g}" for name, value in row.items() if not _is_of_a_class(name)]
+    parts += [
+        f"{name} {value:.4g}"
+        for name, value in row.items()
+        if not (_is_of_a_class(name) or math.isnan(value))
+    ]
     return "  ".join(parts)
 
 

@@ -161,6 +161,8 @@ class Hook:
     """Base of hooks: every method does nothing, and the loop calls only overridden ones."""
 
     phase: Phase = Phase.MEASURE
+    saves: bool = False
+    """Whether it saves a checkpoint when a signal ends the run (``ctx.interruption``)."""
 
     def on_start(self, ctx: LoopContext) -> None:
         """Before the first step, after a resumed state is in place."""
@@ -219,6 +221,7 @@ def as_hook(thing: object) -> Hook:
         )
     hook = Hook()
     hook.phase = Phase(getattr(thing, "phase", Phase.MEASURE))
+    hook.saves = bool(getattr(thing, "saves", False))
     for name, method in methods.items():
         setattr(hook, name, method)
     return hook

@@ -113,9 +113,11 @@ class Interruption:
 
     Attributes:
         error: what to raise once the state is safe; None while nothing was asked for.
+        saves: whether something in the run saves a checkpoint then.
     """
 
     error: BaseException | None = None
+    saves: bool = True
     _breakable: bool = False
 
     @contextlib.contextmanager
@@ -138,18 +140,22 @@ class Interruption:
         if self._breakable:
             raise error
         logger.warning(
-            "%s: the run ends after this step, with a checkpoint; a second one ends it at once",
+            "%s: the run ends after this step, %s; a second one ends it at once",
             signal.Signals(number).name,
+            "with a checkpoint" if self.saves else "without a checkpoint (no hook saves one)",
         )
 
 
 @contextlib.contextmanager
-def graceful_interrupts() -> Iterator[Interruption]:
+def graceful_interrupts(*, saves: bool = True) -> Iterator[Interruption]:
     """Ctrl-C and SIGTERM become a request that the loop meets after the current step.
 
     Python lets only the main thread handle signals; elsewhere they keep their usual effect.
+
+    Args:
+        saves: whether something saves a checkpoint then; the log line says it.
     """
-    interruption = Interruption()
+    interruption = Interruption(saves=saves)
     if threading.current_thread() is not threading.main_thread():
         yield interruption
         return

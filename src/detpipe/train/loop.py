@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from detpipe.core.errors import CheckpointError, DataError, NonFiniteLoss
+from detpipe.core.errors import CheckpointError, DataError, NonFiniteWeights
 from detpipe.core.types import Batch
 from detpipe.train.checkpoint import FORMAT, to_cpu
 from detpipe.train.contract import Hook, LoopContext, Stream, TrainState, as_hook
@@ -59,7 +59,8 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
         The context, whose ``eval_model`` is the result.
 
     Raises:
-        NonFiniteLoss: a loss became NaN or infinite; no checkpoint holds what came of it.
+        NonFiniteLoss: a loss, or a weight, became NaN or infinite; no checkpoint holds what came
+            of it.
         DataError: the stream ended before the run.
         KeyboardInterrupt, SystemExit: after Ctrl-C or SIGTERM, when the current step is done and
             its checkpoint is written.
@@ -87,7 +88,7 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
         for call in on_gradients:
             call(ctx)
 
-    with graceful_interrupts() as interruption:
+    with graceful_interrupts(saves=any(hook.saves for hook in hooks.values())) as interruption:
         ctx.breakable = interruption.breaks
         batches: Iterator[Batch] = iter(())
         try:
@@ -136,6 +137,7 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
                 if ctx.interruption is not None:
                     raise ctx.interruption
             scalars.read_losses()
+            _check_finite(ctx, unwrapped(model).state_dict())
             for call in on_end:
                 call(ctx)
         except BaseException as error:
@@ -203,16 +205,16 @@ def _snapshot(
 
 
 def _check_finite(ctx: LoopContext, weights: Mapping[str, Tensor]) -> None:
-    """Gradients can overflow under finite losses; such weights must not become a checkpoint."""
+    """Gradients can overflow under finite losses; such weights must not be kept."""
     floats = {name: t for name, t in weights.items() if t.is_floating_point() and t.numel()}
+    if not floats:
+        return
     largest = torch.stack([t.abs().max().float() for t in floats.values()]).tolist()
     bad = {
-        f"weight {name}": value
-        for name, value in zip(floats, largest, strict=True)
-        if not math.isfinite(value)
+        name: value for name, value in zip(floats, largest, strict=True) if not math.isfinite(value)
     }
     if bad:
-        raise NonFiniteLoss(ctx.state.step, bad, ctx.batch.paths if ctx.batch else ())
+        raise NonFiniteWeights(ctx.state.step, bad, ctx.batch.paths if ctx.batch else ())
 
 
 def _restore(

@@ -30,17 +30,33 @@ def constant(progress: float) -> float:
 
 
 def linear(progress: float, *, final: float = 0.0) -> float:
-    """A straight line from 1 to ``final``."""
+    """A straight line from 1 to ``final``.
+
+    Args:
+        progress: 0..1.
+        final: the factor at the end of the run.
+    """
     return 1 + (final - 1) * progress
 
 
 def cosine(progress: float, *, final: float = 0.0) -> float:
-    """Half a cosine from 1 to ``final``."""
+    """Half a cosine from 1 to ``final``.
+
+    Args:
+        progress: 0..1.
+        final: the factor at the end of the run.
+    """
     return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def polynomial(progress: float, *, power: float = 0.9, final: float = 0.0) -> float:
-    """``(1 - progress) ** power``, from 1 to ``final``."""
+    """``(1 - progress) ** power``, from 1 to ``final``.
+
+    Args:
+        progress: 0..1.
+        power: 1 is a straight line; below 1 it falls late, above 1 early.
+        final: the factor at the end of the run.
+    """
     return float(final + (1 - final) * (1 - progress) ** power)
 
 
@@ -75,6 +91,13 @@ def one_cycle(
 
     The options are those of ``torch.optim.lr_scheduler.OneCycleLR``; the optimiser's learning
     rate is the peak. Momentum is left alone.
+
+    Args:
+        progress: 0..1.
+        pct_start: the share of the run (0..1) that goes up.
+        div_factor: peak over first learning rate.
+        final_div_factor: first over last learning rate.
+        anneal_strategy: ``cos`` (half a cosine each way) or ``linear``.
     """
     low, end = 1 / div_factor, 1 / (div_factor * final_div_factor)
     if progress < pct_start:
@@ -92,6 +115,12 @@ def wsd(
     """Warm-up, stable, decay: 1 until the last share ``decay`` of the run, then to ``final``.
 
     The warm-up is ``train.warmup``, as with every schedule.
+
+    Args:
+        progress: 0..1.
+        decay: the share of the run (0..1), at its end, in which it falls.
+        final: the factor at the end of the run.
+        anneal_strategy: how it falls: ``linear``, or ``cos`` (half a cosine).
     """
     if progress < 1 - decay:
         return 1.0

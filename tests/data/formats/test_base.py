@@ -77,3 +77,35 @@ def test_unique_ids_takes_the_first_way_that_tells_all_apart():
 def test_an_empty_log_is_an_empty_table():
     assert IssueLog().table().empty
     assert list(IssueLog().table().columns)[:2] == ["severity", "rule"]
+
+
+def _boxes(*names):
+    return [
+        {
+            "image_id": "1", "annotation_id": str(n), "class_name": name, "x1": 0, "y1": 0, "x2": 1,
+            "y2": 1, "area": 1, "iscrowd": False, "difficult": False,
+        }
+        for n, name in enumerate(names)
+    ]  # fmt: skip
+
+
+IMAGE = [{"image_id": "1", "path": "a.jpg", "width": 9, "height": 9, "split": ""}]
+NFD = unicodedata.normalize("NFD", "café")
+
+
+@pytest.mark.parametrize(
+    ("classes", "expected"), [(["café", " b", "b", NFD], ["café", "b"]), (None, ["b", "café"])]
+)
+def test_names_that_look_the_same_are_one_class(classes, expected):
+    found = make_tables(IMAGE, _boxes(" b", "b", NFD, "café"), classes, IssueLog())
+    assert found.classes["class_name"].tolist() == expected
+    assert found.boxes["class_name"].tolist() == ["b", "b", "café", "café"]
+    (issue,) = found.issues.to_dict("records")
+    assert (issue["severity"], issue["rule"]) == ("info", "class_name_cleaned")
+    assert "' b' -> 'b'" in issue["value"]
+
+
+def test_clean_names_are_left_in_peace():
+    found = make_tables(IMAGE, _boxes("b", "a c"), ["b", "a c"], IssueLog())
+    assert found.classes["class_name"].tolist() == ["b", "a c"]
+    assert found.issues.empty

@@ -305,3 +305,14 @@ def test_wrong_records_become_issues(tmp_path, picture, coco_file):
         "duplicate_category_name": 1,
     }
     assert found.boxes["class_name"].tolist() == ["unknown category 9"]
+
+
+def test_one_name_in_two_spellings_is_one_class(tmp_path, picture, coco_file):
+    decomposed = unicodedata.normalize("NFD", "café")
+    for split, name in (("train", "café"), ("val", f"{decomposed} ")):
+        picture(f"images/{split}/a.jpg")
+        coco_file(f"annotations/instances_{split}.json", categories=[{"id": 1, "name": name}])
+    found = coco.read(tmp_path)
+    assert found.classes["class_name"].tolist() == ["café"]
+    assert found.boxes["class_name"].tolist() == ["café", "café"]
+    assert "class_name_cleaned" in rules(found) and "class_not_in_file" not in rules(found)

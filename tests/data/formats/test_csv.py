@@ -132,3 +132,61 @@ def test_files_that_cannot_be_told_apart_are_listed(shared_data, tmp_path):
     (tmp_path / "boxes.csv").write_bytes(b"")
     with pytest.raises(DataError, match=r"boxes\.csv cannot be read"):
         csv.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("header", "order"),
+    [
+        ("image,x,y,w,h,label", "xywh"),
+        ("image,label,bbox_x,bbox_y,bbox_width,bbox_height", "xywh"),
+        ("image,x,y,width,height,label", "xywh"),
+        ("image,width,height,left,top,w,h,label", "WHxywh"),
+    ],
+)
+def test_boxes_as_corner_and_size(tmp_path, picture, header, order):
+    picture("a.jpg")
+    columns = header.split(",")
+    values = dict(zip([c for c in columns if c not in ("image", "label")],
+                      [{"x": 1, "y": 2, "w": 30, "h": 20, "W": 64, "H": 48}[o] for o in order],
+                      strict=True))  # fmt: skip
+    row = {"image": "a.jpg", "label": "cat", **values}
+    (tmp_path / "boxes.csv").write_text(f"{header}\n{','.join(str(row[c]) for c in columns)}\n")
+    found = csv.read(tmp_path)
+    assert as_rows(found) == [("a.jpg", "cat", 1, 2, 31, 22)]
+    assert found.images["width"].tolist() == [64 if "W" in order else 0]
+    (said,) = found.issues.to_dict("records")
+    assert said["rule"] == "columns" and "left upper corner" in said["action"]
+
+
+def test_corner_and_size_can_be_named(tmp_path, picture):
+    picture("a.jpg")
+    (tmp_path / "boxes.csv").write_text("a,b,c,d,e,f\na.jpg,cat,1,2,30,20\na.jpg,cat,,,,\n")
+    columns = {"path": "a", "class_name": "b", "x": "c", "y": "d", "w": "e", "h": "f"}
+    found = csv.read(tmp_path, columns=columns)
+    assert as_rows(found) == [("a.jpg", "cat", 1, 2, 31, 22)]
+    assert rules(found) == {"empty_image_row": 1}
+    with pytest.raises(DataError, match=r"which column is x2, y2.*or x, y, w, h"):
+        csv.read(tmp_path, columns={"path": "a", "class_name": "b", "x1": "c", "y1": "d"})
+
+
+def test_the_encoding_is_an_option(tmp_path, picture):
+    picture("a.jpg")
+    text = "image,xmin,ymin,xmax,ymax,label\na.jpg,1,2,3,4,é\n"
+    (tmp_path / "boxes.csv").write_text(text, "latin-1")
+    with pytest.raises(DataError, match=r"not written in 'utf-8-sig'.*option 'encoding'"):
+        csv.read(tmp_path)
+    with pytest.raises(DataError, match=r"not written in 'latein'.*option 'encoding'"):
+        csv.read(tmp_path, encoding="latein")
+    assert csv.read(tmp_path, encoding="latin-1").classes["class_name"].tolist() == ["é"]
+    (tmp_path / "boxes.csv").write_text(text, "utf-16")
+    assert csv.read(tmp_path, encoding="utf-16").classes["class_name"].tolist() == ["é"]
+
+
+def test_decimal_commas_are_reported(tmp_path, picture):
+    picture("a.jpg")
+    text = "image;xmin;ymin;xmax;ymax;label\na.jpg;1,5;2;15,5;16;a\na.jpg;1;1;9;9;b\n"
+    (tmp_path / "boxes.csv").write_text(text)
+    found = csv.read(tmp_path).issues.set_index("rule").loc["decimal_comma"]
+    assert found["severity"] == "error"
+    assert found["value"] == "1 row(s), the first: 1,5; 2; 15,5; 16"
+    assert "1.5, not 1,5" in found["action"]

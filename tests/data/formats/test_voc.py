@@ -201,3 +201,12 @@ def test_nothing_found_says_what_was_tried(tmp_path, voc_file):
     (tmp_path / "Annotations").rmdir()
     with pytest.raises(DataError, match=r"several VOC data sets: VOC2007, VOC2012"):
         voc.read(tmp_path)
+
+
+def test_blanks_around_a_name_are_no_part_of_it(tmp_path, picture, voc_file):
+    picture("JPEGImages/a.jpg")
+    box = "<bndbox><xmin>1</xmin><ymin>2</ymin><xmax>3</xmax><ymax>4</ymax></bndbox>"
+    voc_file("a", f"<name> cat </name>{box}", f"<name>cat</name>{box}")
+    found = voc.read(tmp_path)
+    assert found.classes["class_name"].tolist() == ["cat"]
+    assert rules(found)["class_name_cleaned"] == 1

@@ -76,7 +76,7 @@ def test_no_labels_mean_no_objects(tmp_path, yolo_set, lines):
     found = yolo.read(tmp_path)
     assert len(found.images) == 1
     assert found.boxes.empty
-    assert rules(found) == ({"no_label_file": 1} if lines is None else {})
+    assert rules(found) == ({"no_label_file": 1, "no_labels": 1} if lines is None else {})
 
 
 @pytest.mark.parametrize(
@@ -181,3 +181,35 @@ def test_a_missing_yaml_names_those_there_are(tmp_path, yolo_set):
     assert yolo.read(tmp_path).classes["class_name"].tolist() == ["0", "1"]
     yolo_set("", nc=3)
     assert rules(yolo.read(tmp_path)) == {"class_count": 1}
+
+
+def test_missing_labels_folder_says_where_labels_were_looked_for(tmp_path, yolo_set, picture):
+    yolo_set(None)
+    nothing = yolo.read(tmp_path).issues.set_index("rule").loc["no_labels"]
+    assert nothing["severity"] == "error" and nothing["file"] == "train/images"
+    assert "train/labels/a.txt, train/images/a.txt" in nothing["value"]
+    yolo_set("0 0.5 0.5 0.2 0.2", val="valid/images")
+    picture("valid/images/b.jpg")
+    part = yolo.read(tmp_path).issues.set_index("rule").loc["no_labels"]
+    assert part["severity"] == "warning" and "valid/labels/b.txt" in part["value"]
+
+
+@pytest.mark.parametrize("names", ["{0: NO, 1: null}", "[NO, null]", "[NO, ~]", "[1.0, 0x10]"])
+def test_names_are_text_whatever_yaml_takes_them_for(tmp_path, yolo_set, names):
+    yolo_set("1 0.5 0.5 0.2 0.2", names=None)
+    text = f"train: train/images\nval: null\ntest:\nnc: 2\nnames: {names}\n"
+    (tmp_path / "data.yaml").write_text(text)
+    found = yolo.read(tmp_path)
+    words = [word.split()[-1] for word in names.strip("{}[]").split(",")]
+    assert found.classes["class_name"].tolist() == words
+    assert found.boxes["class_name"].tolist() == words[1:]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"), [("cat", "must be a list or a mapping"), ("[cat, ' ']", "no name: 1")]
+)
+def test_names_that_are_none(tmp_path, yolo_set, names, says):
+    yolo_set("", names=None)
+    (tmp_path / "data.yaml").write_text(f"train: train/images\nnames: {names}\n")
+    with pytest.raises(DataError, match=says):
+        yolo.read(tmp_path)

@@ -20,24 +20,9 @@ from detpipe.data.formats.base import (
     sample,
     split_in_name,
 )
+from detpipe.data.formats.csv_columns import WITHOUT_HEADER, corners
+from detpipe.data.formats.csv_columns import columns as columns_of
 from detpipe.data.formats.locate import ImageFinder, locate_images
-
-_GUESSES: Mapping[str, tuple[str, ...]] = {
-    "path": ("filename", "file_name", "image_path", "image", "img", "path", "file", "imageid",
-             "image_id", "image_name", "img_path"),
-    "class_name": ("class", "label", "class_name", "classname", "category", "category_name",
-                   "name", "labels", "type", "labelname", "cell_type"),
-    "x1": ("xmin", "x1", "x_min", "left", "bbox_x1"),
-    "y1": ("ymin", "y1", "y_min", "top", "bbox_y1"),
-    "x2": ("xmax", "x2", "x_max", "right", "bbox_x2"),
-    "y2": ("ymax", "y2", "y_max", "bottom", "bbox_y2"),
-}  # fmt: skip
-_OPTIONAL: Mapping[str, tuple[str, ...]] = {
-    "width": ("width", "image_width", "img_width"),
-    "height": ("height", "image_height", "img_height"),
-    "split": ("split", "subset", "set"),
-}
-_WITHOUT_HEADER = ("path", "x1", "y1", "x2", "y2", "class_name")
 
 
 @dataclass
@@ -54,6 +39,7 @@ def read(
     annotations: str | Sequence[str] | Mapping[str, str] | None = None,
     columns: Mapping[str, str] | None = None,
     images: str | None = None,
+    encoding: str = "utf-8-sig",
 ) -> Annotations:
     """Reads csv files with one box a row.
 
@@ -63,10 +49,13 @@ def read(
             every csv file in it, or one or two levels below, whose name speaks of a split
             (``train_labels.csv``), or the only csv file there is. The split is a column, or comes
             from the file's name, or is ''.
-        columns: our name → the file's: ``path class_name x1 y1 x2 y2`` and, where there are any,
-            ``width height split``. Those not given are guessed, and it is said how.
+        columns: our name → the file's: ``path class_name x1 y1 x2 y2`` (or ``x y w h``, left upper
+            corner and size, for the last four) and, where there are any, ``width height split``,
+            size and split of the image. Those not given are guessed, and it is said how.
         images: folder of the images, relative to ``root``. Without it they are looked for in
             ``images``, beside the csv, in folders named like the split, and in ``root``.
+        encoding: how the files are written: ``utf-8-sig`` (UTF-8 with or without BOM), ``latin-1``,
+            ``cp1252``, ``utf-16``, …
 
     Coordinates are pixels, x2/y2 exclusive. A row ``0,0,0,0``, or with four empty fields, stands
     for an image without objects. An image's id is its path. Classes are in alphabetical order.
@@ -78,7 +67,7 @@ def read(
     root = existing_folder(root)
     log = IssueLog()
     files = [
-        _File(split, path, relative(path, root), _load(path, columns or {}, root, log))
+        _File(split, path, relative(path, root), _load(path, columns or {}, encoding, root, log))
         for split, path in _find_files(root, annotations)
     ]
     frames = [_with_paths(file, root, images, log) for file in files]
@@ -101,7 +90,7 @@ def read(
     boxes["annotation_id"] = [str(number) for number in range(1, len(boxes) + 1)]
     boxes["area"] = (boxes["x2"] - boxes["x1"]) * (boxes["y2"] - boxes["y1"])
     boxes["iscrowd"] = boxes["difficult"] = False
-    return make_tables(pictures, boxes, sorted(set(boxes["class_name"])), log)
+    return make_tables(pictures, boxes, None, log)
 
 
 # --- files -------------------------------------------------------------------------------------
@@ -133,34 +122,41 @@ def _find_files(
     return named
 
 
-def _load(path: Path, columns: Mapping[str, str], root: Path, log: IssueLog) -> pd.DataFrame:
+def _load(
+    path: Path, columns: Mapping[str, str], encoding: str, root: Path, log: IssueLog
+) -> pd.DataFrame:
     """The file's rows under our column names; boxes as float, all else as text."""
+    file = relative(path, root)
     try:
-        first = path.read_text("utf-8-sig").split("\n", 1)[0]
+        first = path.read_text(encoding).split("\n", 1)[0]
         separator = max(",;\t", key=first.count)
         options: dict[str, Any] = {
-            "sep": separator, "dtype": str, "keep_default_na": False, "encoding": "utf-8-sig",
+            "sep": separator, "dtype": str, "keep_default_na": False, "encoding": encoding,
         }  # fmt: skip
         frame = pd.read_csv(path, **options)
         if not columns and len(frame.columns) == 6 and _numbers(list(frame.columns)[1:5]):
-            frame = pd.read_csv(path, header=None, names=list(_WITHOUT_HEADER), **options)
+            frame = pd.read_csv(path, header=None, names=list(WITHOUT_HEADER), **options)
             log.add(
-                "info", "columns", file=relative(path, root), value="no header",
-                action=f"read as {', '.join(_WITHOUT_HEADER)}",
+                "info", "columns", file=file, value="no header",
+                action=f"read as {', '.join(WITHOUT_HEADER)}",
             )  # fmt: skip
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read as csv (UTF-8): {error}") from error
-    mapping = _columns(frame, columns, path, root, log)
-    scores = [str(c) for c in frame.columns if str(c).lower() in ("score", "scores", "confidence")]
+    except (UnicodeError, LookupError) as error:
+        raise DataError(
+            f"{path} is not written in '{encoding}' ({error}); name its encoding with the reader's "
+            f"option 'encoding', such as 'latin-1', 'cp1252' or 'utf-16'"
+        ) from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"{path} cannot be read as csv: {error}") from error
+    there = [str(column) for column in frame.columns]
+    mapping = columns_of(there, columns, file=file, log=log)
+    scores = [name for name in there if name.lower() in ("score", "scores", "confidence")]
     if scores:
         log.add(
-            "warning", "score_column", file=relative(path, root), value=", ".join(scores),
+            "warning", "score_column", file=file, value=", ".join(scores),
             action="the file may hold predictions; its boxes are taken as the truth",
         )  # fmt: skip
-    rows = pd.DataFrame({ours: frame[theirs] for ours, theirs in mapping.items()})
-    rows["blank"] = (rows[BOX_COLUMNS].apply(lambda c: c.str.strip()) == "").all(axis=1)
-    for column in BOX_COLUMNS:
-        rows[column] = pd.to_numeric(rows[column], errors="coerce").astype("float64")
+    rows = pd.DataFrame({ours: frame[theirs] for ours, theirs in mapping.items()}).fillna("")
+    rows = corners(rows, file=file, log=log)
     for column in ("width", "height"):
         sizes = pd.to_numeric(rows[column], errors="coerce") if column in rows else 0
         rows[column] = pd.Series(sizes, index=rows.index).fillna(0).astype("int64")
@@ -170,39 +166,6 @@ def _load(path: Path, columns: Mapping[str, str], root: Path, log: IssueLog) -> 
 def _numbers(words: Sequence[str]) -> bool:
     """Whether these are numbers, or nothing (pandas calls an empty header ``Unnamed: 1``)."""
     return all(str(w).replace(".", "").isdigit() or str(w).startswith("Unnamed") for w in words)
-
-
-def _columns(
-    frame: pd.DataFrame, given: Mapping[str, str], path: Path, root: Path, log: IssueLog
-) -> dict[str, str]:
-    """Our name → the file's column."""
-    there = [str(column) for column in frame.columns]
-    wrong = [name for name in given if name not in (*_GUESSES, *_OPTIONAL)]
-    absent = [name for name in given.values() if name not in there]
-    if wrong or absent:
-        raise DataError(
-            f"{path}: option 'columns' has {sample([*wrong, *absent])}; it maps our names "
-            f"({', '.join((*_GUESSES, *_OPTIONAL))}) to the file's ({', '.join(there)})"
-        )
-    mapping = dict(given)
-    free = {column.strip().lower(): column for column in there if column not in given.values()}
-    for ours, names in {**_GUESSES, **_OPTIONAL}.items():
-        theirs = next((free[name] for name in (ours, *names) if name in free), None)
-        if ours not in mapping and theirs is not None:
-            mapping[ours] = free.pop(theirs.strip().lower())
-    missing = [name for name in _GUESSES if name not in mapping]
-    if missing:
-        raise DataError(
-            f"{path}: cannot tell which column is {', '.join(missing)}; it has {', '.join(there)}. "
-            f"Say so with the reader's option 'columns', such as {{{missing[0]}: {there[0]}}}"
-        )
-    guessed = [f"{ours} = {theirs}" for ours, theirs in mapping.items() if ours not in given]
-    if guessed and there != list(_WITHOUT_HEADER):
-        log.add(
-            "info", "columns", file=relative(path, root), value=", ".join(guessed),
-            action="guessed from the column names",
-        )  # fmt: skip
-    return mapping
 
 
 def _with_paths(file: _File, root: Path, images: str | None, log: IssueLog) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,9 @@ from detpipe.data.formats.base import (
     IMAGE_SUFFIXES,
     Annotations,
     IssueLog,
+    clean_name,
     existing_folder,
     make_tables,
-    clean_name,
     relative,
     unique_ids,
 )

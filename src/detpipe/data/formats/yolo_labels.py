@@ -93,7 +93,7 @@ class Labels:
         for folder, image in whole.items():
             places = ", ".join(relative(place, self.root) for place in label_places(image))
             self.log.add(
-                "warning" if self.with_file else "error", "no_labels_folder",
+                "warning" if self.with_file else "error", "no_labels",
                 file=relative(folder, self.root),
                 value=f"not one of its images has a label file; looked for {places}",
                 action="taken as images without objects" if self.with_file
