@@ -6,7 +6,10 @@ Needs Chromium and its driver (Debian: ``apt-get install chromium chromium-drive
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,7 +20,7 @@ from selenium import webdriver
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs/images"
-PORT = 4197
+PORT = 4877
 OPTIONS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -27,17 +30,20 @@ OPTIONS = (
 
 def main() -> None:
     """The DAG as kedro-viz draws it, and the gallery of the sample set."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", PORT))  # kedro-viz would take another port and say nothing
     IMAGES.mkdir(exist_ok=True)
     shutil.copy(ROOT / "data/08_reporting/sample/gallery.jpg", IMAGES)
     server = subprocess.Popen(
         [sys.executable, "-m", "kedro", "viz", "run", "--no-browser", "--port", str(PORT)],
         cwd=ROOT,
+        start_new_session=True,
     )
     try:
         _wait(f"http://127.0.0.1:{PORT}/api/main")
         _shoot(f"http://127.0.0.1:{PORT}", IMAGES / "pipeline.png")
     finally:
-        server.terminate()
+        os.killpg(server.pid, signal.SIGTERM)  # its web server is a process of its own
         server.wait(timeout=30)
 
 

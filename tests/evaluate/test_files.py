@@ -75,7 +75,7 @@ def test_bare_ids_are_refused_with_both_ways_out(tmp_path, known, ids):
     path = written(tmp_path / "r.json", results(category_id=ids))
     with pytest.raises(DataError) as error:
         read_detections(path, *known)
-    for part in (f"'{ids[0]}', '{ids[1]}'", "'cat', 'dog'", f"categories: {{{ids[0]}: cat",
+    for part in (f"'{ids[0]}', '{ids[1]}'", "'cat', 'dog'", f"categories: {{{ids[0]}: <its class>",
                  "evaluate_files.categories=<a COCO file"):  # fmt: skip
         assert part in str(error.value)
 

@@ -192,6 +192,6 @@ def _no_names(ids: list[str], known: list[str]) -> str:
     return (
         f"{len(ids)} category id(s) have no name: {listed(ids)}; the data set's classes are "
         f"{listed(known)}. Say which is which: in the parameters' YAML "
-        f"'evaluate_files: {{categories: {{{ids[0]}: {known[0] if known else 'name'}, …}}}}' for "
+        f"'evaluate_files: {{categories: {{{ids[0]}: <its class>, …}}}}' for "
         "all ids of the file, or evaluate_files.categories=<a COCO file whose 'categories' tell>"
     )

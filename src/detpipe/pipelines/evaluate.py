@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kedro.pipeline import Node, Pipeline
 
+from detpipe.core.errors import ConfigError
 from detpipe.data.config import StreamConfig
 from detpipe.evaluate.config import EvaluateConfig, FilesConfig
 from detpipe.models.config import ModelSpec
@@ -117,6 +118,12 @@ def read_file(
     from detpipe.evaluate.files import read_detections
 
     require_same(raw, signature)
+    splits = sorted(images["split"].unique())
+    if files.dataset not in splits:
+        raise ConfigError(
+            f"evaluate_files.dataset: there is no split '{files.dataset}'; there are "
+            f"{', '.join(splits)}"
+        )
     return read_detections(
         detections_file,
         images[images["split"] == files.dataset],

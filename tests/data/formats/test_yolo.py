@@ -213,3 +213,11 @@ def test_names_that_are_none(tmp_path, yolo_set, names, says):
     (tmp_path / "data.yaml").write_text(f"train: train/images\nnames: {names}\n")
     with pytest.raises(DataError, match=says):
         yolo.read(tmp_path)
+
+
+@pytest.mark.parametrize("written", [r"C:\me\set\train\images", r"train\images"])
+def test_folders_written_on_windows_are_found(tmp_path, yolo_set, written):
+    yolo_set("0 0.5 0.5 0.2 0.2", train=written)
+    found = yolo.read(tmp_path)
+    assert found.images["path"].tolist() == ["train/images/a.jpg"]
+    assert rules(found) == {"path_assumed": 1}

@@ -118,7 +118,8 @@ def make_tables(
     used = box_table["class_name"].unique().tolist()
     written = list(dict.fromkeys([*(used if classes is None else classes), *used]))
     clean = {name: clean_name(name) for name in written}
-    changed = [f"{name!r} -> {new!r}" for name, new in clean.items() if name != new]
+    # ascii: two Unicode forms of a name look the same.
+    changed = [f"{name!a} -> {new!a}" for name, new in clean.items() if name != new]
     if changed:
         log.add(
             "info", "class_name_cleaned", value=sample(changed),

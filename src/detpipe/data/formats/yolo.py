@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from detpipe.core.errors import DataError
@@ -161,7 +161,8 @@ def _split_images(
 def _place(entry: str, base: str, folder: Path) -> tuple[Path | None, list[Path]]:
     """Where ``entry`` is, and every place tried, the one that the YAML means first."""
     candidates = [folder / base / entry, folder / entry]
-    parts = [part for part in Path(entry).parts if part not in ("..", ".", "/")]
+    written = PureWindowsPath(entry)  # splits at both / and \
+    parts = [part for part in written.parts if part not in ("..", ".", written.anchor)]
     candidates += [folder.joinpath(*parts[start:]) for start in range(len(parts))]
     # "train: train" may mean train/images; a plain folder of images comes first.
     candidates += [folder.joinpath(*parts, "images"), folder.joinpath("images", *parts)]
