@@ -31,6 +31,7 @@ OPTIONS = (
 def main() -> None:
     """The DAG as kedro-viz draws it, and the gallery of the sample set."""
     with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", PORT))  # kedro-viz would take another port and say nothing
     IMAGES.mkdir(exist_ok=True)
     shutil.copy(ROOT / "data/08_reporting/sample/gallery.jpg", IMAGES)

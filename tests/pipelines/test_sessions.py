@@ -331,3 +331,34 @@ def test_pictures_that_differ_in_their_ending_only_are_both_drawn(trained, tmp_p
     trained.run("predict", params={**trained.SMALL, "pictures": str(tmp_path)})
     drawn = trained.path("07_model_output/sample/predictions_drawn").rglob("*.jpg")
     assert sorted(path.name for path in drawn) == ["x.jpg.jpg", "x.png.jpg"]
+
+
+def test_layers_do_not_go_in_circles_so_that_kedro_viz_draws_them(trained):
+    from graphlib import TopologicalSorter
+
+    from kedro.framework.project import pipelines
+
+    catalog, _ = catalog_of(trained)
+
+    def layers_below(name, seen):
+        """Layers of the nearest datasets with one, downstream of a dataset."""
+        for node in pipelines["__default__"].only_nodes_with_inputs(name).nodes:
+            for output in node.outputs:
+                metadata = getattr(catalog.get(output), "metadata", None) or {}
+                layer = metadata.get("kedro-viz", {}).get("layer")
+                if layer:
+                    yield layer
+                elif output not in seen:
+                    yield from layers_below(output, seen | {output})
+
+    graph: dict[str, set[str]] = {}
+    whole = pipelines["__default__"]
+    for name in whole.datasets():
+        metadata = getattr(catalog.get(name), "metadata", None) or {}
+        layer = metadata.get("kedro-viz", {}).get("layer")
+        users = [node for node in whole.nodes if name in node.inputs]
+        if layer and users:
+            graph.setdefault(layer, set()).update(set(layers_below(name, {name})) - {layer})
+    order = list(TopologicalSorter(graph).static_order())
+    assert order[::-1][0] == "raw"
+    assert set(order) == {"raw", "intermediate", "primary", "models", "model_output", "reporting"}
