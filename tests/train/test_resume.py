@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -19,10 +20,18 @@ from torch import nn
 from detpipe.models.adapter import TorchvisionDetector
 from detpipe.train.build import TrainResult
 from detpipe.train.checkpoint import CheckpointFolder, load_checkpoint
+from detpipe.train.launch import torch_threads
 from detpipe.train.resume import describe_difference, flat
 
 from .real import real_run
 from .toys import ToyStream, config, detector, evaluate, same, timeless, train
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """As in the processes that are started here: another number of threads rounds differently."""
+    with torch_threads(1):
+        yield
 
 
 class Killed(BaseException):

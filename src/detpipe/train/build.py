@@ -89,6 +89,9 @@ def train_detector(
     header = {"config": flat(run_config or {}), "classes": list(classes)}
     checkpoints = CheckpointFolder(folder)
     content = content_to_resume(checkpoints, header) if config.resume else None
+    if content is not None:
+        markers = [name for name, spec in config.hooks.items() if spec and spec.use == BEST]
+        restore_best(checkpoints, content, hooks=markers, needed=config.publish == "best")
     if content is not None and checkpoints.finished and reaches(content, plan):
         return _finished_before(checkpoints, content, config, as_history(written()))
 
@@ -98,7 +101,10 @@ def train_detector(
     update = build_update(config, model, plan=plan, device=device)
     hooks = {**build_hooks(config, folder=folder, evaluate=evaluate), "record": record}
     # All is built: no mistake in the settings can cost what is in the folder any more.
-    _prepare(checkpoints, content, config)
+    if content is None:
+        make_room(checkpoints)
+    else:
+        checkpoints.forget_after(content["state"]["step"])
     _announce(config, plan, update, device, folder, content)
     started = perf_counter()
     with seeded(config.seed):
@@ -201,18 +207,6 @@ def as_history(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         by_step.setdefault(row["step"], {}).update(row)
     frame = pd.DataFrame([by_step[step] for step in sorted(by_step)] or {"step": []})
     return frame.astype({c: "float64" for c in frame.columns if c != "step"})
-
-
-def _prepare(
-    checkpoints: CheckpointFolder, content: Mapping[str, Any] | None, config: TrainConfig
-) -> None:
-    """The folder as the run needs it: empty, or as it was at the step to go on from."""
-    if content is None:
-        make_room(checkpoints)
-        return
-    markers = [name for name, spec in config.hooks.items() if spec and spec.use == BEST]
-    restore_best(checkpoints, content, hooks=markers, needed=config.publish == "best")
-    checkpoints.forget_after(content["state"]["step"])
 
 
 def _finished_before(

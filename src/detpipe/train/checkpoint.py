@@ -242,8 +242,8 @@ class CheckpointFolder:
             before = [other.step for other in self.entries() if self.file(other.step) != path]
             left = f"'{self.file(before[-1])}' is the newest one" if before else "there is no other"
             raise CheckpointError(
-                f"checkpoint '{path}' could not be written: {reason}; {left}. Make room or take "
-                f"another folder, then go on with train.resume"
+                f"checkpoint '{path}' could not be written: {reason}; {left}. Make room, then "
+                f"go on with train.resume"
             ) from error
         return checked.value
 
