@@ -54,3 +54,10 @@ def test_brackets_in_a_line_survive_richs_markup():
     logger.addHandler(handler)
     logger.warning("class [/x] of [train/loss]")
     assert "class [/x] of [train/loss]" in screen.getvalue()
+
+
+def test_the_end_of_a_run_says_where_its_results_lie(project, caplog):
+    project.run("data")
+    line = next(line for line in caplog.messages if line.startswith("results: "))
+    for folder in ("02_intermediate", "03_primary", "08_reporting"):
+        assert str(project.path(f"{folder}/sample")) in line

@@ -1,4 +1,4 @@
-"""Kedro hooks that look before a run starts: mistyped sections, and one run at a time."""
+"""Kedro hooks around a run: mistyped sections, one run at a time, where the results are."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import difflib
 import logging
 import os
 import time
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kedro.framework.hooks import hook_impl
@@ -15,6 +16,9 @@ from detpipe.core.errors import ConfigError, DetpipeError, one_message
 if TYPE_CHECKING:
     from kedro.framework.context import KedroContext
     from kedro.io import CatalogProtocol
+    from kedro.pipeline import Pipeline
+
+logger = logging.getLogger(__name__)
 
 SECTIONS = (
     "data", "stream", "model", "train", "evaluate", "evaluate_files", "verify", "predict",
@@ -85,9 +89,16 @@ class Guard:
         self._lock = lock
 
     @hook_impl
-    def after_pipeline_run(self) -> None:
-        """Gives the lock back."""
+    def after_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+        """Gives the lock back, and says where the results lie."""
         self._release()
+        folders = {
+            Path(str(path)).parent
+            for name in pipeline.all_outputs()
+            if (dataset := catalog.get(name)) is not None
+            and (path := getattr(dataset, "_filepath", None) or getattr(dataset, "_path", None))
+        }
+        logger.info("results: %s", ", ".join(sorted(map(str, folders))))
 
     @hook_impl
     def on_pipeline_error(self, error: Exception) -> None:
