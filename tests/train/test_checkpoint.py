@@ -262,3 +262,15 @@ def test_a_copy_is_a_copy_and_shares_what_was_shared() -> None:
     assert copied["a"] is copied["b"][0]
     assert copied["b"][1][0].tolist() == [[0, 1], [2, 3]]
     assert (copied["b"][1][1], copied["c"]) == (3, "x")
+
+
+@pytest.mark.parametrize("index", [True, False], ids=["with index", "index lost"])
+def test_a_checkpoint_of_a_newer_format_is_left_as_it_is(tmp_path: Path, index: bool) -> None:
+    folder = filled(tmp_path, 1)
+    folder.save(content(2) | {"format": checkpoint.FORMAT + 1})
+    folder.wait()
+    if not index:
+        (tmp_path / "index.json").unlink()
+    with pytest.raises(CheckpointError, match="has format 2, this version reads format 1"):
+        folder.latest()
+    assert (tmp_path / "step_00000002.pt").exists()

@@ -36,6 +36,10 @@ class CheckpointError(DetpipeError):
     """A checkpoint cannot be read, or belongs to another run."""
 
 
+class DamagedCheckpointError(CheckpointError):
+    """A checkpoint file is cut short or its bytes have changed; an older one can take its place."""
+
+
 class NonFiniteLoss(DetpipeError):
     """A loss became NaN or infinite.
 

@@ -23,7 +23,7 @@ from typing import IO, Any, cast
 import torch
 from torch import Tensor
 
-from detpipe.core.errors import CheckpointError
+from detpipe.core.errors import CheckpointError, DamagedCheckpointError
 from detpipe.train.files import Checksum, crc_of, whole_file
 
 logger = logging.getLogger(__name__)
@@ -124,12 +124,12 @@ class CheckpointFolder:
 
         Raises:
             CheckpointError: there are checkpoints, and none can be read: now, or ever since one
-                was put aside.
+                was put aside; or one is whole but of another program, or of another format.
         """
         for entry in reversed(self.entries()):
             try:
                 return self._load(entry)
-            except CheckpointError as error:
+            except DamagedCheckpointError as error:
                 file = self.file(entry.step)
                 logger.warning("%s; the checkpoint before it is taken", error)
                 file.replace(file.with_suffix(".pt.damaged"))
@@ -250,7 +250,9 @@ class CheckpointFolder:
     def _load(self, entry: Entry) -> dict[str, Any]:
         file = self.file(entry.step)
         if entry.crc is not None and crc_of(file) != entry.crc:
-            raise CheckpointError(f"checkpoint '{file}' is damaged (its checksum is another)")
+            raise DamagedCheckpointError(
+                f"checkpoint '{file}' is damaged (its checksum is another)"
+            )
         return load_checkpoint(file)
 
     def _read_index(self) -> list[Entry]:
@@ -280,7 +282,8 @@ def load_checkpoint(file: Path) -> dict[str, Any]:
     """The content of one checkpoint file, its tensors on the CPU; no code in it is run.
 
     Raises:
-        CheckpointError: the file is damaged, or is no checkpoint of this version of detpipe.
+        DamagedCheckpointError: the file is damaged.
+        CheckpointError: it is no checkpoint of this version of detpipe.
     """
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
@@ -289,8 +292,10 @@ def load_checkpoint(file: Path) -> dict[str, Any]:
             f"'{file}' is no detpipe checkpoint: it holds more than tensors and plain types, and "
             f"loading it could run foreign code"
         ) from error
+    except PermissionError as error:
+        raise CheckpointError(f"checkpoint '{file}' must not be read ({error})") from error
     except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise CheckpointError(f"checkpoint '{file}' is damaged ({error})") from error
+        raise DamagedCheckpointError(f"checkpoint '{file}' is damaged ({error})") from error
     if not isinstance(content, dict) or "format" not in content or "state" not in content:
         raise CheckpointError(
             f"'{file}' is no detpipe checkpoint; weights of another program go into "
