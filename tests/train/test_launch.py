@@ -75,11 +75,6 @@ def test_long_work_is_broken_off_at_once() -> None:
             pytest.fail("long work began although the run is ending")
 
 
-def test_one_process_without_a_group() -> None:
-    assert launch.world_size() == 1
-    assert launch.is_main_process()
-
-
 def test_unwrapped() -> None:
     class Compiled(nn.Module):  # as torch.compile wraps (importing that takes seconds)
         def __init__(self, model: nn.Module) -> None:

@@ -115,16 +115,6 @@ class Detector(Protocol):
         ...
 
 
-class Score(NamedTuple):
-    """One row of the ``scores`` table. ``class_name`` is empty for all classes; AP in percent."""
-
-    dataset: str
-    task: str
-    metric: str
-    class_name: str
-    value: float
-
-
 class Weights(NamedTuple):
     """A trained model as it passes between pipelines.
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import distributed, nn
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from detpipe.core.errors import ConfigError
@@ -170,16 +170,6 @@ def graceful_interrupts(*, saves: bool = True) -> Iterator[Interruption]:
             signal.signal(number, handler)
 
 
-def world_size() -> int:
-    """Processes that train together; 1 without a process group."""
-    return distributed.get_world_size() if _grouped() else 1
-
-
-def is_main_process() -> bool:
-    """Whether this process writes files and log lines."""
-    return not _grouped() or distributed.get_rank() == 0
-
-
 def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside DistributedDataParallel and ``torch.compile``."""
     while True:
@@ -189,7 +179,3 @@ def unwrapped(model: nn.Module) -> nn.Module:
             model = model._orig_mod  # type: ignore[assignment]
         else:
             return model
-
-
-def _grouped() -> bool:
-    return distributed.is_available() and distributed.is_initialized()
