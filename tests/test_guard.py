@@ -61,3 +61,17 @@ def test_the_end_of_a_run_says_where_its_results_lie(project, caplog):
     line = next(line for line in caplog.messages if line.startswith("results: "))
     for folder in ("02_intermediate", "03_primary", "08_reporting"):
         assert str(project.path(f"{folder}/sample")) in line
+
+
+def test_a_mistake_in_a_section_that_the_pipeline_does_not_read_is_refused(project):
+    typos = {"predict": {"score_treshold": 0.3}, "export": {"parity_images": 0}}
+    with pytest.raises(ConfigError) as error:
+        project.run("data", params=project.SMALL | typos)
+    for part in ("did you mean 'score_threshold'", "export.parity_images"):
+        assert part in str(error.value)
+
+
+def test_a_mistake_in_mlflow_yml_is_refused(project):
+    (project.folder / "conf/local/mlflow.yml").write_text("experimnt: mine\n")
+    with pytest.raises(ConfigError, match="did you mean 'experiment'"):
+        project.run("data")

@@ -6,12 +6,18 @@ import difflib
 import logging
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from kedro.framework.hooks import hook_impl
+from pydantic import ValidationError
 
+from detpipe.core.config import Frozen
 from detpipe.core.errors import ConfigError, DetpipeError, one_message
+from detpipe.data.config import StreamConfig
+from detpipe.evaluate.config import FilesConfig, PredictConfig, VerifyConfig
+from detpipe.models.config import ExportConfig
 
 if TYPE_CHECKING:
     from kedro.framework.context import KedroContext
@@ -56,6 +62,7 @@ class Guard:
             raise ConfigError(
                 one_message(f"unknown parameters (known: {', '.join(SECTIONS)}):", mistakes)
             )
+        _check_light_sections(context.config_loader["parameters"])
 
     @hook_impl
     def before_pipeline_run(self, catalog: CatalogProtocol) -> None:
@@ -110,6 +117,33 @@ class Guard:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+
+def _check_light_sections(parameters: Mapping[str, Any]) -> None:
+    """Checks sections that Kedro leaves alone when the pipeline does not read them.
+
+    Those whose specs would import torch (data, model, train, evaluate) are left to Kedro.
+
+    Raises:
+        ConfigError: with all mistakes.
+    """
+    sections: dict[str, type[Frozen]] = {
+        "stream": StreamConfig,
+        "evaluate_files": FilesConfig,
+        "verify": VerifyConfig,
+        "predict": PredictConfig,
+        "export": ExportConfig,
+    }
+    mistakes = []
+    for name, section in sections.items():
+        try:
+            section.model_validate(parameters.get(name, {}))
+        except ValidationError as error:
+            mistakes += [
+                f"{'.'.join(map(str, (name, *e['loc'])))}: {e['msg']}" for e in error.errors()
+            ]
+    if mistakes:
+        raise ConfigError(one_message("these parameters cannot be used:", mistakes))
 
 
 def only_kedros_markup(record: Any) -> bool:

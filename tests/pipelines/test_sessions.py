@@ -163,6 +163,8 @@ def test_evaluate_files_scores_a_file_of_the_truth_with_100(trained, tmp_path):
     trained.run("evaluate_files", params={**trained.SMALL, "detections_file": str(file)})
     overview = pd.read_csv(trained.path("08_reporting/sample/file_overview.csv"))
     assert overview["AP"].tolist() == [100.0]
+    logged = metrics(trained, latest(trained))
+    assert logged["test/bbox/AP"] == {0: 100.0}, "no weights of an earlier session have a part"
 
 
 def test_export_writes_files_that_find_what_the_model_finds(trained):

@@ -17,7 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kedro.framework.hooks import hook_impl
+from pydantic import ValidationError
 
+from detpipe.core.config import Frozen
+from detpipe.core.errors import ConfigError
 from detpipe.tracking import records
 from detpipe.tracking.writer import RUN_ID_FILE
 
@@ -36,6 +39,17 @@ _CHARTS = "workflowType=machine_learning&compareRunsMode=CHART"
 """MLflow's page opens on another kind of work without it."""
 
 
+class TrackingConfig(Frozen):
+    """``mlflow.yml``; ``MLFLOW_TRACKING_URI`` and ``MLFLOW_EXPERIMENT_NAME`` come first."""
+
+    tracking_uri: str | None = None
+    """Where runs are kept; null for ``mlflow.db`` in the project."""
+    experiment: str = "detpipe"
+    """What runs are grouped under."""
+    run_name: str | None = None
+    """Null for pipeline, model and data set."""
+
+
 class Tracking:
     """One MLflow run per ``kedro run``: parameters, tags, artifacts, scores, and the right status.
 
@@ -45,6 +59,7 @@ class Tracking:
 
     def __init__(self) -> None:
         self._context: KedroContext | None = None
+        self._config = TrackingConfig()
         self._catalog: CatalogProtocol | None = None
         self._run_id = ""
         self._previous_handler: Any = None
@@ -52,8 +67,16 @@ class Tracking:
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
-        """Keeps the context: its parameters are logged when a run starts."""
+        """Keeps the context: its parameters are logged when a run starts.
+
+        Raises:
+            ConfigError: ``mlflow.yml`` holds something else than a :class:`TrackingConfig`.
+        """
         self._context = context
+        try:
+            self._config = TrackingConfig.model_validate(context.config_loader["mlflow"])
+        except ValidationError as error:
+            raise ConfigError(f"mlflow.yml: {error}") from error
 
     @hook_impl
     def before_pipeline_run(
@@ -64,6 +87,7 @@ class Tracking:
             return
         self._catalog = catalog
         self._close("KILLED")  # a session of this process that was interrupted
+        self._weights_step = 0
         self._terminate_as_exit()
         try:
             self._open(run_params, pipeline, catalog)
@@ -144,19 +168,18 @@ class Tracking:
             run.info.run_name, settings["uri"], run.info.experiment_id, _CHARTS,
         )  # fmt: skip
 
-    @staticmethod
-    def _settings(context: KedroContext) -> dict[str, Any]:
+    def _settings(self, context: KedroContext) -> dict[str, Any]:
         """The tracker's address, experiment and run name: environment, mlflow.yml, default."""
-        config = dict(context.config_loader["mlflow"])
+        config = self._config
         project = Path(context.project_path)
         own = f"sqlite:///{project / 'mlflow.db'}"
-        uri = os.environ.get(_ADDRESS) or config.get("tracking_uri") or own
-        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or config.get("experiment") or "detpipe"
+        uri = os.environ.get(_ADDRESS) or config.tracking_uri or own
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or config.experiment
         return {
             "uri": uri,
             "experiment": name,
             "artifacts": (project / "mlartifacts").as_uri() if uri == own else None,
-            "run_name": config.get("run_name"),
+            "run_name": config.run_name,
         }
 
     def _resumed_run(
