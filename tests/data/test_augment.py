@@ -317,3 +317,92 @@ def test_a_function_of_image_and_target_is_a_transform():
     transform = augment.build(Spec(use=f"{__name__}.darken", factor=0.25))
     image, _ = transform(torch.full((3, 2, 2), 200, dtype=torch.uint8), None)
     assert image.unique().tolist() == [50]
+
+
+# --- fixed size ----------------------------------------------------------------------------------
+
+
+def test_fixed_size_crop_pads_right_and_below() -> None:
+    image, target = marked(torch.tensor([[10.0, 10, 40, 50], [60, 30, 110, 80]]))
+    crop = augment.build(Spec(use=f"{OURS}.FixedSizeCrop", size=[100, 150], fill=[1, 2, 3]))
+    found, same = crop(image, target)
+    expected = reference.pad(image, [0, 0, 30, 10], fill=[1, 2, 3])
+    assert torch.equal(found, expected)
+    assert torch.equal(same.boxes, target.boxes)
+    assert torch.equal(same.area, target.area)
+
+
+def test_fixed_size_crop_cuts_at_random_places() -> None:
+    image, target = marked(torch.tensor([[10.0, 10, 40, 50], [60, 30, 110, 80]]))
+    crop = augment.FixedSizeCrop(size=(35, 100))
+    corners, counts = set(), set()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for _ in range(200):
+            found, left = crop(image, target)
+            assert found.shape == (3, 35, 100)
+            for label, box in zip(left.labels.tolist(), left.boxes.tolist(), strict=True):
+                assert extent(found, label) == box
+            counts.add(len(left.boxes))
+            if 1 in left.labels:
+                assert left.area[0] == (left.boxes[0, 2:] - left.boxes[0, :2]).prod()
+            corners.add(tuple(int(v) for v in torch.nonzero(found[0] == 120)[0]))
+    assert counts == {1, 2}  # from 50 rows down the first object is outside
+    assert len(corners) > 100
+
+
+def test_fixed_size_crop_cuts_one_side_and_pads_the_other() -> None:
+    image, target = marked(torch.tensor([[10.0, 10, 40, 50]]))
+    found, left = augment.FixedSizeCrop(size=(200, 30), fill=9)(image, target)
+    assert found.shape == (3, 200, 30)
+    assert (found[:, 90:] == 9).all()
+    assert (found[:, :90] != 9).all()
+    assert left.boxes[:, [1, 3]].tolist() in ([[10, 50]], [])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: augment.FixedSizeCrop(size=(0, 5)),
+     lambda: augment.FixedSizeCrop(size=(5, 5), fill=-1), lambda: augment.ZoomOut(fill=256)],
+)  # fmt: skip
+def test_impossible_sizes_and_colours_are_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(ConfigError):
+        make()
+
+
+# --- which of torchvision's set a size -----------------------------------------------------------
+
+
+class Halved(v2.Transform):
+    """A user's own."""
+
+    sets_size = True
+
+
+@pytest.mark.parametrize(
+    ("transform", "expected"),
+    [
+        (v2.RandomHorizontalFlip(), False),
+        (v2.RandomIoUCrop(), False),
+        (v2.Resize(5), True),
+        (v2.Compose([v2.RandomHorizontalFlip(), v2.CenterCrop(5)]), True),
+        (v2.RandomApply([v2.Compose([v2.RandomChoice([v2.Identity(), v2.Resize(5)])])]), True),
+        (v2.RandomOrder([v2.RandomHorizontalFlip(), v2.RandomZoomOut()]), False),
+        (Halved(), True),
+    ],
+)
+def test_what_is_told_a_size_is_known(transform: v2.Transform, expected: bool) -> None:
+    assert augment.Torchvision(transform).sets_size is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "instead"),
+    [("MixUp", {"num_classes": 3}, "detpipe.data.mix.MixUp"),
+     ("CutMix", {"num_classes": 3}, "detpipe.data.mix.Mosaic"),
+     ("FiveCrop", {"size": 5}, "RandomCrop"), ("TenCrop", {"size": 5}, "RandomCrop")],
+)  # fmt: skip
+def test_what_is_none_of_one_image_is_refused(
+    name: str, options: dict[str, object], instead: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} .*{instead}"):
+        augment.build(Spec(use=f"{THEIRS}.{name}", **options))

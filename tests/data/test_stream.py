@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from detpipe.core.config import Spec
 from detpipe.core.errors import DataError, DetpipeError
 from detpipe.core.tables import BOXES, CLASSES, IMAGES
 from detpipe.core.types import Batch, Target
@@ -24,14 +25,17 @@ from detpipe.data.augment import (
     IoUCrop,
     PhotometricDistort,
     RandomSize,
-    Transform,
     ZoomOut,
+    build,
 )
 from detpipe.data.config import Resize
+from detpipe.data.formats import voc
 from detpipe.data.image import load_image
+from detpipe.data.mix import CopyPaste, MixUp, Mosaic
 from detpipe.data.sampler import shuffle
 from detpipe.data.store import Store
 from detpipe.data.stream import EvalStream, TrainStream
+from detpipe.data.transform import Transform, Until
 
 COUNT = 10
 
@@ -260,6 +264,216 @@ def test_size_after_transforms(
             assert (target.boxes >= 0).all()
             assert (target.boxes[:, 2] <= image.shape[2] + 1e-3).all()
             assert (target.boxes[:, 3] <= image.shape[1] + 1e-3).all()
+
+
+# --- sizes: torchvision's transforms, and the presets of its references ---------------------------
+
+V2 = "torchvision.transforms.v2"
+OURS = "detpipe.data.augment"
+MEAN = [123, 117, 104]
+FLIP = {"use": f"{V2}.RandomHorizontalFlip", "p": 0.5}
+SSD = [
+    {"use": f"{V2}.RandomPhotometricDistort"},
+    {"use": f"{V2}.RandomZoomOut", "fill": MEAN},
+    {"use": f"{V2}.RandomIoUCrop"},
+    FLIP,
+]
+PRESETS = {
+    "hflip": [FLIP],
+    "lsj": [
+        {"use": f"{V2}.ScaleJitter", "target_size": [64, 64]},
+        {"use": f"{OURS}.FixedSizeCrop", "size": [64, 64], "fill": MEAN},
+        FLIP,
+    ],
+    "multiscale": [
+        {"use": f"{V2}.RandomShortestSize", "min_size": [24, 28, 36], "max_size": 44},
+        FLIP,
+    ],
+    "ssd": SSD,
+    "ssdlite": [SSD[2], FLIP],
+    "ssd, ours": [
+        {"use": f"{OURS}.{name}"}
+        for name in ("PhotometricDistort", "ZoomOut", "IoUCrop", "HorizontalFlip")
+    ],
+}
+SIZES = {
+    "lsj": lambda h, w: (h, w) == (64, 64),
+    "multiscale": lambda h, w: (h, w) in {(24, 36), (28, 42), (29, 44)},
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_of_the_references_by_import_path(root: Path, name: str) -> None:
+    augment = [build(Spec(**spec)) for spec in PRESETS[name]]
+    batches = take(make_stream(root, augment=augment).batches(0), 5)
+    fits = SIZES.get(name, lambda h, w: (h, w) == (32, 48))
+    plain = take(make_stream(root, augment=[]).batches(0), 5)
+    changed = 0
+    for batch, before in zip(batches, plain, strict=True):
+        for image, target, old in zip(batch.images, batch.targets, before.images, strict=True):
+            assert fits(*image.shape[1:]), image.shape
+            assert image.dtype == torch.uint8
+            count = len(target.boxes)
+            assert {len(target.labels), len(target.area), len(target.iscrowd)} == {count}
+            assert (target.boxes >= 0).all()
+            assert (target.boxes[:, 2:] <= torch.tensor(image.shape[:0:-1]) + 1e-3).all()
+            changed += not torch.equal(image, old)
+    assert changed > 5
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "size"),
+    [
+        ("Resize", {"size": [20, 30]}, (20, 30)),
+        ("RandomResize", {"min_size": 20, "max_size": 21}, (20, 30)),
+        ("RandomShortestSize", {"min_size": 20}, (20, 30)),
+        ("ScaleJitter", {"target_size": [96, 96], "scale_range": [0.75, 0.75]}, (48, 72)),
+        ("RandomCrop", {"size": [50, 40], "pad_if_needed": True}, (50, 40)),
+        ("CenterCrop", {"size": [10, 12]}, (10, 12)),
+        ("RandomResizedCrop", {"size": [22, 23]}, (22, 23)),
+        ("Pad", {"padding": 5}, (32, 48)),  # these change the size, but are told none
+        ("RandomZoomOut", {"p": 1.0}, (32, 48)),
+        ("RandomRotation", {"degrees": 40, "expand": True}, (32, 48)),
+    ],
+)
+def test_a_size_that_a_transform_is_told_stays(
+    root: Path, name: str, options: dict[str, object], size: tuple[int, int]
+) -> None:
+    augment = [build(Spec(use=f"{V2}.{name}", **options))]
+    (batch,) = take(make_stream(root, augment=augment).batches(0), 1)
+    assert {tuple(image.shape[1:]) for image in batch.images} == {size}
+
+
+# --- several images in one -----------------------------------------------------------------------
+
+
+def mixing() -> list[object]:
+    """Everything, with two that read several images and one that is switched off after 13."""
+    return [numpy_and_python_noise, CopyPaste(p=0.7), Until(Mosaic(), 13), MixUp(p=0.5),
+            HorizontalFlip()]  # fmt: skip
+
+
+def test_mixing_is_the_same_with_workers_and_after_a_resume(root: Path) -> None:
+    whole = take(make_stream(root, augment=mixing()).batches(0), 6)
+    assert_same(whole, take(make_stream(root, augment=mixing(), workers=2).batches(0), 6))
+    for step in (1, 3, 5):
+        tail = take(make_stream(root, augment=mixing()).batches(4 * step), 6 - step)
+        assert_same(whole[step:], tail)
+    assert any(" + " in path for batch in whole for path in batch.paths)
+
+
+def test_until_switches_off_at_its_image(root: Path) -> None:
+    def taken(*augment: object) -> list[tuple[Tensor, Tensor]]:
+        batches = take(make_stream(root, augment=augment).batches(0), 6)
+        return [(i, t.boxes) for b in batches for i, t in zip(b.images, b.targets, strict=True)]
+
+    limited = taken(Until(Mosaic(), 9), HorizontalFlip())
+    expected = [
+        *taken(Mosaic(), HorizontalFlip())[:9],
+        *taken(HorizontalFlip())[9:],
+    ]
+    for (image, boxes), (other, others) in zip(limited, expected, strict=True):
+        assert torch.equal(image, other)
+        assert torch.equal(boxes, others)
+
+
+def test_until_holds_for_the_other_images_too(root: Path) -> None:
+    augment = [Until(whiten, 4), Mosaic(scale=(1, 1), centre=(0.5, 0.5))]
+    first, second = take(make_stream(root, augment=augment).batches(0), 2)
+    assert all((image == 255).all() for image in first.images)
+    assert not any((image == 255).all() for image in second.images)
+
+
+def test_a_size_that_is_switched_off_gives_way_to_the_streams(root: Path) -> None:
+    augment = [Until(RandomSize(short_sides=(16,)), 4)]
+    first, second = take(make_stream(root, augment=augment).batches(0), 2)
+    assert {tuple(image.shape) for image in first.images} == {(3, 16, 24)}
+    assert {tuple(image.shape) for image in second.images} == {(3, 32, 48)}
+
+
+def whiten(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    return torch.full_like(image, 255), target
+
+
+class Beside:
+    """Two images side by side."""
+
+    mixes = True
+
+    def __call__(self, image, target, draw):
+        other, _ = draw()
+        assert other.shape == image.shape  # at the stream's size
+        return torch.cat([image, other], dim=2), target
+
+
+def darker(image, target):
+    return image - 1, target
+
+
+def test_other_images_go_through_the_transforms_before(root: Path) -> None:
+    start = [whiten, darker, Beside(), darker]
+    (batch,) = take(make_stream(root, augment=[*start, Beside(), darker]).batches(0), 1)
+    assert all((image == 252).all() for image in batch.images)  # of white, three times 1
+
+
+def test_a_mix_of_mixes_reads_what_it_shows_and_names_it(root: Path) -> None:
+    (batch,) = take(make_stream(root, augment=[Mosaic(), MixUp()]).batches(0), 1)
+    files = [path.split(" + ") for path in batch.paths]
+    assert [len(f) for f in files] == [8] * 4
+    assert all(Path(path).is_file() for f in files for path in f)
+    first = [Path(f[0]).name for f in files]
+    plain = take(make_stream(root, augment=[]).batches(0), 1)[0].paths
+    assert first == [Path(path).name for path in plain]
+
+
+def test_a_mosaic_of_real_pictures_holds_all_their_boxes(shared_data: Path) -> None:
+    folder = shared_data / "bccd_voc"
+    found = voc.read(folder)
+    images = found.images.assign(width=0, height=0)  # unknown: the checks were left out
+    store = Store.from_tables(images, found.boxes, found.classes, folder)
+    counts = {str(store.path(i)): store.target(i).labels.bincount(minlength=4)
+              for i in range(len(store))}  # fmt: skip
+    stream = TrainStream(
+        store,
+        batch_size=8,
+        sampler=shuffle(length=len(store), seed=0),
+        resize=Resize(height=240, width=320),
+        augment=[Mosaic(scale=(0.5, 0.5), centre=(0.5, 0.5), min_visible=0)],
+    )
+    (batch,) = take(stream.batches(0), 1)
+    for target, paths in zip(batch.targets, batch.paths, strict=True):
+        expected = sum(counts[path] for path in paths.split(" + "))
+        assert target.labels.bincount(minlength=4).tolist() == expected.tolist()
+
+
+class Some:
+    """A sampler that leaves images out."""
+
+    def index(self, position: int) -> int:
+        return (2, 5, 5, 5)[position % 4]
+
+
+def test_what_the_sampler_leaves_out_is_never_mixed_in(root: Path) -> None:
+    stream = make_stream(root, augment=[Mosaic()], sampler=Some())
+    files = [p for b in take(stream.batches(0), 10) for path in b.paths for p in path.split(" + ")]
+    numbers = [int(Path(path).name.split()[1]) for path in files]
+    assert set(numbers) == {2, 5}
+    drawn = np.array([n for i, n in enumerate(numbers) if i % 4])
+    # Three of the first ten positions are image 2: 120 draws, standard deviation 5.
+    assert 16 <= (drawn == 2).sum() <= 56
+
+
+def test_an_unreadable_other_image_is_named(tmp_path: Path) -> None:
+    for number in range(2):
+        pixels = np.zeros((40, 60, 3) if number else (50, 40, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"bild {number} ü.jpg")
+    (tmp_path / "bild 1 ü.jpg").write_bytes(b"")
+    store = make_store(tmp_path, count=2)
+    stream = TrainStream(
+        store, batch_size=1, sampler=shuffle(length=2, seed=0), augment=[Mosaic()], workers=1
+    )
+    with pytest.raises(DataError, match=r"bild 1 ü\.jpg: the file is empty"):
+        take(stream.batches(0), 9)
 
 
 # --- what goes wrong -----------------------------------------------------------------------------

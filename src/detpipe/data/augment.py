@@ -1,21 +1,18 @@
 """Transforms of training images and their boxes.
 
-A transform is any callable ``(image, target) -> (image, target)`` with the image as
-``uint8 [3, H, W]``. It may draw from torch's, numpy's or Python's global generators: the stream
-seeds them for each image from the run's seed and the image's position, and restores them.
-Transforms of ``torchvision.transforms.v2`` can be named in the configuration as they are.
+A transform is any callable ``(image, target) -> (image, target)``, see
+:mod:`detpipe.data.transform`. Those of ``torchvision.transforms.v2`` can be named in the
+configuration as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import cv2
 import numpy as np
 import torch
 from torch import Tensor
-from torchvision import tv_tensors
 from torchvision.ops import box_iou
 from torchvision.transforms import v2
 
@@ -28,9 +25,11 @@ from detpipe.data.colour import (
     adjust_hue,
     adjust_saturation,
 )
+from detpipe.data.draws import between, interval, probability
+from detpipe.data.draws import colour as checked_colour
 from detpipe.data.geometry import clipped, resized, select, to_image, to_pixels, with_boxes
-
-Transform = Callable[[Tensor, Target], tuple[Tensor, Target]]
+from detpipe.data.transform import Transform
+from detpipe.data.wrapped import Torchvision
 
 
 def build(spec: Spec) -> Transform:
@@ -63,7 +62,7 @@ class HorizontalFlip:
     """
 
     def __init__(self, *, p: float = 0.5) -> None:
-        self._p = _probability(p, "HorizontalFlip")
+        self._p = probability(p, "HorizontalFlip")
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         """Mirrors the image and its boxes, or leaves both."""
@@ -98,11 +97,11 @@ class PhotometricDistort:
         hue: tuple[float, float] = (-0.05, 0.05),
         p: float = 0.5,
     ) -> None:
-        self._brightness = _range(brightness, "brightness", 0, float("inf"))
-        self._contrast = _range(contrast, "contrast", 0, float("inf"))
-        self._saturation = _range(saturation, "saturation", 0, float("inf"))
-        self._hue = _range(hue, "hue", -0.5, 0.5)
-        self._p = _probability(p, "PhotometricDistort")
+        self._brightness = interval(brightness, "brightness", 0, float("inf"))
+        self._contrast = interval(contrast, "contrast", 0, float("inf"))
+        self._saturation = interval(saturation, "saturation", 0, float("inf"))
+        self._hue = interval(hue, "hue", -0.5, 0.5)
+        self._p = probability(p, "PhotometricDistort")
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         """Distorts the image's colours; the target stays."""
@@ -112,61 +111,18 @@ class PhotometricDistort:
         amount = torch.rand(4).tolist()
         pixels = to_pixels(image)
         if happens[0]:
-            pixels = adjust_brightness(pixels, _between(self._brightness, amount[0]))
+            pixels = adjust_brightness(pixels, between(self._brightness, amount[0]))
         if happens[1] and contrast_first:
-            pixels = adjust_contrast(pixels, _between(self._contrast, amount[1]))
+            pixels = adjust_contrast(pixels, between(self._contrast, amount[1]))
         if happens[2]:
-            pixels = adjust_saturation(pixels, _between(self._saturation, amount[2]))
+            pixels = adjust_saturation(pixels, between(self._saturation, amount[2]))
         if happens[3]:
-            pixels = adjust_hue(pixels, _between(self._hue, amount[3]))
+            pixels = adjust_hue(pixels, between(self._hue, amount[3]))
         if happens[1] and not contrast_first:
-            pixels = adjust_contrast(pixels, _between(self._contrast, amount[1]))
+            pixels = adjust_contrast(pixels, between(self._contrast, amount[1]))
         if happens[4]:
             pixels = np.ascontiguousarray(pixels[..., torch.randperm(3).tolist()])
         return to_image(pixels), target
-
-
-class Torchvision:
-    """A ``torchvision.transforms.v2`` transform on (image, target).
-
-    Whatever it does to the boxes, the other fields of the target stay in step: boxes cut away or
-    left with less than a pixel are taken out with their labels.
-
-    Args:
-        transform: the transform.
-    """
-
-    def __init__(self, transform: v2.Transform) -> None:
-        self._transform = transform
-
-    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
-        """Transforms both.
-
-        Raises:
-            ConfigError: the transform does not leave a uint8 image of three channels.
-        """
-        sample = {
-            "image": tv_tensors.Image(image),
-            "boxes": tv_tensors.BoundingBoxes(
-                target.boxes, format="XYXY", canvas_size=tuple(image.shape[-2:])
-            ),
-            "labels": torch.arange(len(target.boxes)),  # which boxes are left afterwards
-        }
-        result = self._transform(sample)
-        changed = result["image"].as_subclass(Tensor)
-        if changed.dtype != torch.uint8 or changed.ndim != 3 or changed.shape[0] != 3:
-            raise ConfigError(
-                f"transform {self._transform} gives an image of {changed.dtype} "
-                f"{tuple(changed.shape)}; detectors take uint8 of 3 channels and normalise it "
-                f"themselves: take ToDtype and Normalize out of the transforms"
-            )
-        height, width = changed.shape[-2:]
-        boxes = result["boxes"].as_subclass(Tensor).to(torch.float32)
-        boxes = clipped(boxes, height, width)
-        before = select(target, result["labels"])
-        target = with_boxes(before, boxes)
-        sides, old = boxes[:, 2:] - boxes[:, :2], before.boxes[:, 2:] - before.boxes[:, :2]
-        return changed, select(target, (sides >= old.clamp(max=1.0)).all(dim=1))
 
 
 class ZoomOut:
@@ -185,9 +141,9 @@ class ZoomOut:
         side_range: tuple[float, float] = (1.0, 4.0),
         p: float = 0.5,
     ) -> None:
-        self._fill = (fill,) * 3 if isinstance(fill, int) else fill
-        self._side_range = _range(side_range, "side_range", 1, float("inf"))
-        self._p = _probability(p, "ZoomOut")
+        self._fill = checked_colour(fill, "ZoomOut: fill")
+        self._side_range = interval(side_range, "side_range", 1, float("inf"))
+        self._p = probability(p, "ZoomOut")
 
     def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
         """The larger image with its boxes moved, or both as they are."""
@@ -195,7 +151,7 @@ class ZoomOut:
         if chance[0] >= self._p:
             return image, target
         height, width = image.shape[-2:]
-        ratio = _between(self._side_range, chance[1])
+        ratio = between(self._side_range, chance[1])
         down, right = int(height * ratio) - height, int(width * ratio) - width
         top, left = int(down * chance[2]), int(right * chance[3])
         canvas = cv2.copyMakeBorder(
@@ -231,9 +187,9 @@ class IoUCrop:
         overlaps: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0),
         trials: int = 40,
     ) -> None:
-        self._scale = _range((min_scale, max_scale), "min_scale, max_scale", 0, 1)
+        self._scale = interval((min_scale, max_scale), "min_scale, max_scale", 0, 1)
         aspect = min_aspect_ratio, max_aspect_ratio
-        self._aspect = _range(aspect, "min_aspect_ratio, max_aspect_ratio", 0, float("inf"))
+        self._aspect = interval(aspect, "min_aspect_ratio, max_aspect_ratio", 0, float("inf"))
         if not overlaps or max(overlaps) < 1:
             raise ConfigError(f"IoUCrop: overlaps must contain 1 (no crop), got {overlaps}")
         self._overlaps, self._trials = overlaps, trials
@@ -298,20 +254,42 @@ class RandomSize:
         return resized(image, target, (max(1, round(height * scale)), max(1, round(width * scale))))
 
 
-def _between(limits: tuple[float, float], share: float) -> float:
-    return limits[0] + (limits[1] - limits[0]) * share
+class FixedSizeCrop:
+    """Crops or pads to a fixed size, after ``ScaleJitter`` (large-scale jitter).
 
+    A side that is too long is cut at a random place; one that is too short is filled up at the
+    right or at the bottom. It decides the size at which the image reaches the model, as
+    :class:`RandomSize` does.
 
-def _probability(p: float, name: str) -> float:
-    if not 0 <= p <= 1:
-        raise ConfigError(f"{name}: p must lie in 0..1, got {p}")
-    return p
+    Args:
+        size: (height, width) of the result, pixels.
+        fill: grey value or RGB of what is added, 0..255.
+    """
 
+    sets_size = True
 
-def _range(
-    limits: tuple[float, float], name: str, least: float, most: float
-) -> tuple[float, float]:
-    low, high = limits
-    if not least <= low <= high <= most:
-        raise ConfigError(f"{name}: must be [low, high] within {least}..{most}, got {limits}")
-    return low, high
+    def __init__(
+        self, *, size: tuple[int, int], fill: int | tuple[int, int, int] = (124, 116, 104)
+    ) -> None:
+        if min(size) < 1:
+            raise ConfigError(f"FixedSizeCrop: size must be [height, width] above 0, got {size}")
+        self._size, self._fill = size, checked_colour(fill, "FixedSizeCrop: fill")
+
+    def __call__(self, image: Tensor, target: Target) -> tuple[Tensor, Target]:
+        """The image at the size, with the boxes that are left in it."""
+        height, width = min(image.shape[-2], self._size[0]), min(image.shape[-1], self._size[1])
+        chance = torch.rand(2).tolist()
+        top = int((image.shape[-2] - height + 1) * chance[0])
+        left = int((image.shape[-1] - width + 1) * chance[1])
+        image = image[:, top : top + height, left : left + width]
+        boxes = target.boxes - torch.tensor([left, top, left, top], dtype=torch.float32)
+        cut = clipped(boxes, height, width)
+        sides, full = cut[:, 2:] - cut[:, :2], boxes[:, 2:] - boxes[:, :2]
+        target = select(with_boxes(target, cut), (sides >= full.clamp(max=1.0)).all(dim=1))
+        below, beside = self._size[0] - height, self._size[1] - width
+        if below or beside:
+            padded = cv2.copyMakeBorder(
+                to_pixels(image), 0, below, 0, beside, cv2.BORDER_CONSTANT, value=self._fill
+            )
+            image = to_image(np.asarray(padded, dtype=np.uint8))
+        return image, target

@@ -1,17 +1,42 @@
 """The order of training images, as functions of the position in the run.
 
 A sampler holds no state that moves: position 12,345 is the same image whether the run got there
-without a break or was resumed there, and with any number of workers.
+without a break or was resumed there, with any number of workers, and whichever process of a
+distributed run asks.
+
+A sampler that repeats images goes through cycles of its own, which may be longer or shorter than
+an epoch. An epoch stays what it is everywhere else: as many images as the training set has.
+
+Any function that returns a :class:`Sampler` serves as ``train.sampler``. It may ask by name for
+``length`` (images of the training set), ``seed``, ``store`` (the training set) and ``batch_size``
+(images of one forward pass).
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import difflib
+import fnmatch
+import glob
+import logging
+import re
+from pathlib import PurePosixPath
+from typing import Annotated, Protocol
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import AfterValidator, Field
 
-from detpipe.core.errors import DataError
+from detpipe.core.config import Spec, check_spec
+from detpipe.core.errors import ConfigError, DataError, one_message
+from detpipe.data.store import Store
+
+logger = logging.getLogger(__name__)
+
+RESOURCES = ("length", "seed", "store", "batch_size")
+"""What a sampler may ask for by name."""
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 
 
 class Sampler(Protocol):
@@ -20,6 +45,15 @@ class Sampler(Protocol):
     def index(self, position: int) -> int:
         """The store's index of the image at ``position`` (0 is the run's first image)."""
         ...
+
+
+def _checked_inner(spec: Spec) -> Spec:
+    check_spec(spec, where="sampler", provided=RESOURCES)
+    return spec
+
+
+Inner = Annotated[Spec, AfterValidator(_checked_inner)]
+"""Another sampler, whose options are checked with those of the sampler it is given to."""
 
 
 def shuffle(*, length: int, seed: int) -> Sampler:
@@ -32,7 +66,7 @@ def shuffle(*, length: int, seed: int) -> Sampler:
     Raises:
         DataError: ``length`` is 0.
     """
-    return _Shuffle(_checked(length), seed)
+    return _Cycle(np.ones(_checked(length)), length=length, seed=seed)
 
 
 def sequential(*, length: int) -> Sampler:
@@ -47,18 +81,223 @@ def sequential(*, length: int) -> Sampler:
     return _Sequential(_checked(length))
 
 
-class _Shuffle:
-    def __init__(self, length: int, seed: int) -> None:
-        self._length, self._seed = length, seed
-        self._epoch = -1
-        self._order: npt.NDArray[np.int64] = np.empty(0, np.int64)
+def repeat_factor(
+    *, store: Store, seed: int, threshold: Annotated[float, Field(gt=0, le=1)] = 0.001
+) -> Sampler:
+    """Images with rare classes more often than once an epoch (repeat-factor sampling of LVIS).
+
+    With f(c) the share of images that show class c, a class has the factor
+    r(c) = max(1, sqrt(threshold / f(c))), an image the largest factor of its classes, and an image
+    without objects 1 (Gupta et al. 2019, "LVIS", appendix B.2). A cycle has as many images as the
+    factors sum up to, rounded. Each image comes in it the whole number of times just below or just
+    above its factor, in expectation its factor (times what the rounding of the sum takes). Crowd
+    boxes do not count.
+
+    Args:
+        store: the training images.
+        seed: same seed, same order.
+        threshold: classes on a smaller share of the images than this are repeated. On N images no
+            share is below 1 / N: the usual 0.001 is made for very many images.
+
+    Raises:
+        DataError: the store is empty.
+    """
+    length = _checked(len(store))
+    images, labels, counts = _presence(store)
+    factors = np.ones(length)
+    np.maximum.at(factors, images, np.sqrt(threshold * length / counts[labels]))
+    if factors.max() == 1:
+        logger.warning(
+            "train.sampler: repeat_factor repeats nothing: no class is on less than %g of the %d "
+            "training images; raise threshold, or use shuffle",
+            threshold,
+            length,
+        )
+    return _Cycle(factors, length=round(factors.sum()), seed=seed)
+
+
+def class_balanced(
+    *, store: Store, seed: int, power: Annotated[float, Field(ge=0, le=1)] = 1.0
+) -> Sampler:
+    """Images of rare classes as often as those of frequent ones.
+
+    An image's weight is the sum over its classes of 1 / n(c) ** power, where n(c) is the number of
+    images that show class c. With power 1 that is what drawing a class, each as likely as the
+    others, and then one of its images amounts to (class-aware sampling: Shen et al. 2016, "Relay
+    Backpropagation"). Images with objects share in a cycle as many places as there are such
+    images, in proportion to their weights; images without objects come once. Crowd boxes do not
+    count.
+
+    An image that alone shows a class comes very often: 1 / C of the time if there are C classes.
+    A smaller ``power`` softens that, as does :func:`repeat_factor`.
+
+    Args:
+        store: the training images.
+        seed: same seed, same order.
+        power: 1 balances whole; 0.5 goes half the way.
+
+    Raises:
+        DataError: the store is empty.
+    """
+    length = _checked(len(store))
+    images, labels, counts = _presence(store)
+    weights = np.zeros(length)
+    np.add.at(weights, images, counts[labels] ** -power)
+    shown = weights > 0
+    if shown.any():
+        weights /= weights[shown].mean()
+    return _Cycle(np.where(shown, weights, 1.0), length=length, seed=seed)
+
+
+def weighted(
+    *,
+    store: Store,
+    seed: int,
+    weights: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)] | None],
+) -> Sampler:
+    """Images of some folders more often, or less often, than others.
+
+    A cycle has as many places as there are images with a weight above 0, which share them in
+    proportion to their weights: an image of weight 2 comes twice as often as one of weight 1.
+
+    Args:
+        store: the training images.
+        seed: same seed, same order.
+        weights: pattern → weight. A pattern is compared with the image's path relative to the
+            root; ``*`` stands for any text, ``/`` included (``clip_a/*``), ``?`` for any
+            character, ``[ab]`` for one of these. The first pattern that matches counts; an image
+            that none matches has weight 1; 0 leaves images out; ``null`` takes a pattern out.
+
+    Raises:
+        ConfigError: a pattern has no effect, or nothing is left.
+        DataError: the store is empty.
+    """
+    by_image = np.full(_checked(len(store)), np.nan)
+    paths = [store.paths[image] for image in range(len(store))]
+    mistakes = []
+    for pattern, weight in weights.items():
+        if weight is None:
+            continue
+        matches = re.compile(fnmatch.translate(pattern)).match
+        hit = np.array([matches(path) is not None for path in paths])
+        if not hit.any():
+            mistakes.append(f"'{pattern}' matches no training image{_near(pattern, paths)}")
+        elif not np.isnan(by_image[hit]).any():
+            mistakes.append(f"'{pattern}' has no effect: patterns before it match all its images")
+        by_image[hit & np.isnan(by_image)] = weight
+    by_image[np.isnan(by_image)] = 1
+    if not by_image.any():
+        mistakes.append("every training image has weight 0")
+    if mistakes:
+        raise ConfigError(one_message("train.sampler: weights cannot be used:", mistakes))
+    return _Cycle(by_image, length=int((by_image > 0).sum()), seed=seed)
+
+
+def aspect_ratio_grouped(
+    *,
+    length: int,
+    seed: int,
+    store: Store,
+    batch_size: int,
+    sampler: Inner | None = None,
+    bins: Annotated[int, Field(ge=2)] = 2,
+) -> Sampler:
+    """Batches of images of like aspect ratio, which need less padding.
+
+    What another sampler gives is regrouped window by window, a window being as many whole batches
+    as hold the training set once. Its images are sorted into bins of width / height, which are
+    equally wide on a logarithmic scale between 1/2 and 2, the outer ones open: 2 bins part at 1,
+    4 bins at 0.71, 1 and 1.41. Each bin is cut into batches in the order the images came in; what
+    is left over in the bins is put together in order of ratio; then the batches are shuffled. So
+    every place of the other sampler comes exactly once, and at most ``bins - 1`` batches of a
+    window mix bins.
+
+    Args:
+        length: images in the store.
+        seed: same seed, same order.
+        store: the training images; those of unknown size count as square.
+        batch_size: images of one forward pass.
+        sampler: the sampler that is regrouped; :func:`shuffle` by default.
+        bins: more of them save more padding, and mix the images less.
+
+    Raises:
+        ConfigError: the other sampler cannot be built.
+        DataError: the store is empty.
+    """
+    spec = sampler or Spec(use="detpipe.data.sampler.shuffle")
+    inner = spec.build(length=_checked(length), seed=seed, store=store, batch_size=batch_size)
+    height, width = store.sizes.T.astype(np.float64)
+    known = (height > 0) & (width > 0)
+    ratios = np.divide(width, height, out=np.ones(len(store)), where=known)
+    edges = 2 ** np.linspace(-1, 1, bins + 1)[1:-1]
+    return _Grouped(inner, ratios, edges=edges, batch_size=batch_size, seed=seed)
+
+
+class _Cycle:
+    """Images in proportion to their weights, in cycles of ``length`` places.
+
+    An image's share of a cycle is ``weight * length / sum(weights)``. In each cycle it has that
+    many places, rounded down or up by systematic sampling: the shares are laid end to end, and an
+    image gets the marks that fall on its share, which are 1 apart and begin at a random place.
+    So the number of places is exact, and each image's number is its share in expectation.
+    """
+
+    def __init__(self, weights: Floats, *, length: int, seed: int) -> None:
+        self._images = np.flatnonzero(weights)
+        ends = np.cumsum(weights[self._images]) * (length / weights.sum())
+        ends[-1] = length  # whatever rounding says
+        self._ends, self._length, self._seed = ends, length, seed
+        self._cycle = -1
+        self._order: Ints = np.empty(0, np.int64)
 
     def index(self, position: int) -> int:
-        epoch, place = divmod(position, self._length)
-        if epoch != self._epoch:  # only a cache: what it holds is a function of the epoch
-            generator = np.random.Generator(np.random.PCG64([self._seed, epoch]))
-            self._order, self._epoch = generator.permutation(self._length), epoch
+        cycle, place = divmod(position, self._length)
+        if cycle != self._cycle:  # only a cache: what it holds is a function of the cycle
+            self._order, self._cycle = self._order_of(cycle), cycle
         return int(self._order[place])
+
+    def _order_of(self, cycle: int) -> Ints:
+        generator = np.random.Generator(np.random.PCG64([self._seed, cycle]))
+        places = generator.permutation(self._length)
+        marks = np.floor(self._ends + generator.random()).clip(max=self._length)
+        counts = np.diff(marks, prepend=0).astype(np.int64)
+        return np.repeat(self._images, counts)[places]
+
+
+class _Grouped:
+    """What another sampler gives, regrouped within windows; see :func:`aspect_ratio_grouped`."""
+
+    def __init__(
+        self, inner: Sampler, ratios: Floats, *, edges: Floats, batch_size: int, seed: int
+    ) -> None:
+        self._inner, self._ratios, self._seed = inner, ratios, seed
+        self._bins = np.searchsorted(edges, ratios, side="right")
+        self._batch_size = batch_size
+        self._size = -(-len(ratios) // batch_size) * batch_size
+        self._window = -1
+        self._order: Ints = np.empty(0, np.int64)
+
+    def index(self, position: int) -> int:
+        window, place = divmod(position, self._size)
+        if window != self._window:  # only a cache: what it holds is a function of the window
+            self._order, self._window = self._order_of(window), window
+        return int(self._order[place])
+
+    def _order_of(self, window: int) -> Ints:
+        first = window * self._size
+        images = np.fromiter(
+            (self._inner.index(p) for p in range(first, first + self._size)), np.int64, self._size
+        )
+        bins = self._bins[images]
+        groups = [images[bins == number] for number in np.unique(bins)]
+        whole = [len(group) // self._batch_size * self._batch_size for group in groups]
+        left = np.concatenate([group[size:] for group, size in zip(groups, whole, strict=True)])
+        left = left[np.argsort(self._ratios[left], kind="stable")]
+        kept = [group[:size] for group, size in zip(groups, whole, strict=True)]
+        batches = np.concatenate([*kept, left]).reshape(-1, self._batch_size)
+        # The 1 parts these numbers from those of a cycle with the same seed.
+        generator = np.random.Generator(np.random.PCG64([self._seed, window, 1]))
+        return generator.permutation(batches).ravel()
 
 
 class _Sequential:
@@ -67,6 +306,28 @@ class _Sequential:
 
     def index(self, position: int) -> int:
         return position % self._length
+
+
+def _presence(store: Store) -> tuple[Ints, Ints, Ints]:
+    """Which image shows which class, crowds left out.
+
+    Returns:
+        images and labels, both ``[P]``: every pair that occurs, once; and counts ``[C + 1]``:
+        images that show class c, 0 for the background.
+    """
+    images = np.repeat(np.arange(len(store)), np.diff(store.offsets))[~store.iscrowd]
+    labels = store.labels[~store.iscrowd].astype(np.int64)
+    stride = len(store.class_names) + 1
+    images, labels = np.divmod(np.unique(images * stride + labels), stride)
+    return images, labels, np.bincount(labels, minlength=stride)
+
+
+def _near(pattern: str, paths: list[str]) -> str:
+    """``; did you mean '…'?`` for a pattern, or what the paths look like."""
+    folders = {str(folder) for path in paths for folder in list(PurePosixPath(path).parents)[:-1]}
+    known = [f"{glob.escape(folder)}/*" for folder in sorted(folders)]
+    close = difflib.get_close_matches(pattern, known, 1)
+    return f"; did you mean '{close[0]}'?" if close else f"; their paths are such as '{paths[0]}'"
 
 
 def _checked(length: int) -> int:

@@ -6,31 +6,26 @@ seed and on 1,600, not on how the run got there nor on how many processes read.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 import multiprocessing
-import random
 import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
-import numpy as np
 import torch
-from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from detpipe.core.errors import DataError, DetpipeError
-from detpipe.core.types import Batch, Target
-from detpipe.data.augment import Transform
+from detpipe.core.types import Batch
 from detpipe.data.config import Resize
-from detpipe.data.geometry import resized, scaled, to_image
-from detpipe.data.image import load_sized
+from detpipe.data.reader import Reader
 from detpipe.data.sampler import Sampler, sequential
 from detpipe.data.store import Store
+from detpipe.data.transform import Step
 from detpipe.data.transport import FlatBatch
 
 
@@ -42,7 +37,9 @@ class TrainStream:
         batch_size: images of one batch.
         sampler: which image comes at which position.
         resize: the size at which images reach the model; None keeps theirs.
-        augment: transforms, applied in this order after the resize.
+        augment: transforms, applied in this order after the resize; see
+            :mod:`detpipe.data.transform`. The result is brought to the size of ``resize`` again,
+            unless one of them has ``sets_size = True``.
         seed: of the transforms' randomness.
         workers: processes that read; 0 reads in this one. The batches are the same.
         pin_memory: put images into page-locked memory (needs a CUDA device).
@@ -58,7 +55,7 @@ class TrainStream:
         batch_size: int,
         sampler: Sampler,
         resize: Resize | None = None,
-        augment: Sequence[Transform] = (),
+        augment: Sequence[Step] = (),
         seed: int = 0,
         workers: int = 0,
         pin_memory: bool = False,
@@ -74,8 +71,7 @@ class TrainStream:
                 f"image(s); set it to {len(store)} or less"
             )
         self._batches = _Batches(
-            reader=_Reader(store=store, resize=resize, augment=tuple(augment), seed=seed),
-            sampler=sampler,
+            reader=Reader.training(store, sampler, augment=augment, resize=resize, seed=seed),
             batch_size=batch_size,
         )
         self._workers, self._pin_memory = workers, pin_memory
@@ -124,8 +120,7 @@ class EvalStream:
         if len(store) == 0:
             raise DataError("there is no image to evaluate on: this split is empty")
         self._batches = _Batches(
-            reader=_Reader(store=store, resize=resize),
-            sampler=sequential(length=len(store)),
+            reader=Reader(store=store, sampler=sequential(length=len(store)), resize=resize),
             batch_size=batch_size,
             end=len(store),
         )
@@ -142,64 +137,6 @@ class EvalStream:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Reader:
-    """Reads one image and its target."""
-
-    store: Store
-    resize: Resize | None = None
-    augment: tuple[Transform, ...] = ()
-    seed: int = 0
-
-    def read(self, index: int, position: int) -> tuple[Tensor, Target]:
-        """Image ``index`` as it appears at ``position`` of the run."""
-        path, target = self.store.path(index), self.store.target(index)
-        rule = self.resize.target_size if self.resize else None
-        pixels, original = load_sized(path, size=rule)
-        if original != target.original_size and any(target.original_size):
-            raise DataError(
-                f"{path}: the picture is {original[1]} × {original[0]} pixels (width × height), "
-                f"but its table says {target.original_size[1]} × {target.original_size[0]}: its "
-                f"boxes may not fit. Run the data pipeline again"
-            )
-        height, width = pixels.shape[:2]
-        target = scaled(
-            replace(target, original_size=original), height / original[0], width / original[1]
-        )
-        image = to_image(pixels)
-        if self.augment:
-            with _own_randomness(self.seed, position):
-                for transform in self.augment:
-                    image, target = transform(image, target)
-            if rule and not any(getattr(t, "sets_size", False) for t in self.augment):
-                image, target = resized(image, target, self._final_size(image, height, width))
-        return image, target
-
-    def _final_size(self, image: Tensor, height: int, width: int) -> tuple[int, int]:
-        """The size after transforms: some crop or enlarge the image."""
-        now = (image.shape[-2], image.shape[-1])
-        if now == (height, width) or self.resize is None:
-            return now
-        return self.resize.target_size(*now)
-
-
-@contextlib.contextmanager
-def _own_randomness(seed: int, position: int) -> Iterator[None]:
-    """Seeds the global generators from (seed, position); afterwards they are as before."""
-    torch_seed, numpy_seed, python_seed = np.random.SeedSequence([seed, position]).generate_state(3)
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed: that would seed the accelerators' generators as well.
-        torch.default_generator.manual_seed(int(torch_seed))
-        random.seed(int(python_seed))
-        np.random.seed(int(numpy_seed))
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
-
-
-@dataclass(frozen=True, kw_only=True)
 class _Batches(Dataset[Any]):
     """A DataLoader's data set whose items are whole batches, by the position of their first image.
 
@@ -207,8 +144,7 @@ class _Batches(Dataset[Any]):
     each image would cost more than decoding them.
     """
 
-    reader: _Reader
-    sampler: Sampler
+    reader: Reader
     batch_size: int
     end: int | None = None
 
@@ -218,14 +154,13 @@ class _Batches(Dataset[Any]):
         )
         images, targets, paths = [], [], []
         for position in range(start, stop):
-            index = self.sampler.index(position)
-            path = str(self.reader.store.path(index))
             try:
-                image, target = self.reader.read(index, position)
+                image, target, path = self.reader.read(position)
             except DataError as error:
                 return error  # raised in the main process, without a worker's traceback
             except Exception as error:
-                error.add_note(f"while reading {path} (position {position} of the run)")
+                first = self.reader.store.path(self.reader.sampler.index(position))
+                error.add_note(f"while reading {first} (position {position} of the run)")
                 raise
             images.append(image)
             targets.append(target)

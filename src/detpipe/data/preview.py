@@ -1,0 +1,134 @@
+"""A picture of a batch as it reaches the model: the way to see what the augmentation does."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from detpipe.core.types import Batch, Target
+from detpipe.data.geometry import to_pixels
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageDraw
+    from torch import Tensor
+
+_READABLE = 400
+"""A picture whose longer side is below this is enlarged (each pixel n × n) for its labels' sake."""
+_GAP = 8
+_CAPTION = 18
+
+
+def draw_batch(batch: Batch, class_names: Sequence[str]) -> Image.Image:
+    """A sheet of the batch's images as the model gets them, with their boxes and class names.
+
+    Each class has a colour of its own. The box of a crowd region is dashed, that of a difficult
+    object thin, and their labels say so. Pixels are shown as they are: large images are not
+    scaled, small ones are enlarged by a whole number. Above each image stand its id, its width and
+    height, and the number of its boxes.
+
+    Args:
+        batch: images and targets.
+        class_names: label ``c`` is ``class_names[c - 1]``.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    font = ImageFont.load_default(12)
+    tiles = [
+        _tile(image, target, class_names)
+        for image, target in zip(batch.images, batch.targets, strict=True)
+    ]
+    captions = [
+        f"{target.image_id}: {image.shape[-1]} x {image.shape[-2]}, {len(target.boxes)} box(es)"
+        for image, target in zip(batch.images, batch.targets, strict=True)
+    ]
+    columns = max(1, math.ceil(math.sqrt(len(tiles))))
+    width = max((tile.width for tile in tiles), default=_READABLE) + _GAP
+    height = max((tile.height for tile in tiles), default=0) + _CAPTION + _GAP
+    rows = math.ceil(len(tiles) / columns)
+    sheet = Image.new("RGB", (columns * width + _GAP, rows * height + _GAP), "white")
+    canvas = ImageDraw.Draw(sheet)
+    for i, (tile, caption) in enumerate(zip(tiles, captions, strict=True)):
+        x, y = _GAP + i % columns * width, _GAP + i // columns * height
+        canvas.text((x, y), _shortened(caption, font, width - _GAP), fill="black", font=font)
+        sheet.paste(tile, (x, y + _CAPTION))
+    return sheet
+
+
+def _tile(image: Tensor, target: Target, class_names: Sequence[str]) -> Image.Image:
+    """One image with its boxes."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    picture = Image.fromarray(to_pixels(image))
+    scale = max(1, math.ceil(_READABLE / max(picture.size)))
+    picture = picture.resize(
+        (picture.width * scale, picture.height * scale), Image.Resampling.NEAREST
+    )
+    canvas = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(12)
+    objects = list(
+        zip(
+            target.labels.tolist(), (target.boxes * scale).tolist(),
+            target.iscrowd.tolist(), target.difficult.tolist(), strict=True,
+        )
+    )  # fmt: skip
+    colours = [_colour(label - 1, len(class_names)) for label, *_ in objects]
+    for (label, box, crowd, difficult), colour in zip(objects, colours, strict=True):
+        words = [class_names[label - 1], *(["crowd"] * crowd), *(["difficult"] * difficult)]
+        _name(canvas, box, ", ".join(words), colour, font, picture.size)
+    for (_, (x1, y1, x2, y2), crowd, difficult), colour in zip(objects, colours, strict=True):
+        corners = (x1, y1, max(x1, x2 - 1), max(y1, y2 - 1))  # Pillow's are inclusive
+        if crowd:
+            _dashed(canvas, corners, colour)
+        else:
+            canvas.rectangle(corners, outline=colour, width=1 if difficult else 2)
+    return picture
+
+
+def _colour(index: int, count: int) -> tuple[int, int, int]:
+    """A strong colour, as far from those of the other classes as their number lets it be."""
+    red, green, blue = colorsys.hsv_to_rgb(index / max(1, count), 1.0, 0.75)
+    return round(red * 255), round(green * 255), round(blue * 255)
+
+
+def _dashed(
+    canvas: ImageDraw.ImageDraw,
+    corners: tuple[float, float, float, float],
+    colour: tuple[int, int, int],
+    *,
+    dash: int = 6,
+) -> None:
+    x1, y1, x2, y2 = corners
+    for start in range(round(x1), round(x2) + 1, 2 * dash):
+        for y in (y1, y2):
+            canvas.line((start, y, min(start + dash, x2), y), fill=colour, width=2)
+    for start in range(round(y1), round(y2) + 1, 2 * dash):
+        for x in (x1, x2):
+            canvas.line((x, start, x, min(start + dash, y2)), fill=colour, width=2)
+
+
+def _name(
+    canvas: ImageDraw.ImageDraw,
+    box: Sequence[float],
+    text: str,
+    colour: tuple[int, int, int],
+    font: Any,
+    limits: tuple[int, int],
+) -> None:
+    """The label above its box, moved into the picture where it sticks out."""
+    left, top, right, bottom = canvas.textbbox((0, 0), text, font=font)
+    width, height = right - left + 2, bottom - top + 2
+    x = min(max(0, box[0]), max(0, limits[0] - width))
+    y = min(max(0, box[1] - height), max(0, limits[1] - height))
+    canvas.rectangle((x, y, x + width, y + height), fill=colour)
+    canvas.text((x + 1 - left, y + 1 - top), text, fill="white", font=font)
+
+
+def _shortened(text: str, font: Any, width: int) -> str:
+    """The end of a text that is too long: of an id, with size and count."""
+    if font.getlength(text) <= width:
+        return text
+    while text and font.getlength(f"…{text}") > width:
+        text = text[1:]
+    return f"…{text}"

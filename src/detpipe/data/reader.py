@@ -1,0 +1,140 @@
+"""Reads the image of a position in the run: from the files, through the transforms.
+
+Everything random in it is a function of the run's seed and the position.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from detpipe.core.errors import DataError
+from detpipe.core.types import Target
+from detpipe.data.config import Resize
+from detpipe.data.geometry import resized, scaled, to_image
+from detpipe.data.image import load_sized
+from detpipe.data.sampler import Sampler
+from detpipe.data.store import Store
+from detpipe.data.transform import Mixing, Sample, Step, Transform, Until
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reader:
+    """Reads the image of a position and its target.
+
+    Attributes:
+        store: the images.
+        sampler: which of them comes at which position.
+        resize: the size of the result; None keeps the image's.
+        augment: transforms, in their order.
+        seed: of their randomness.
+        pool: the store's indices from which further images are drawn, for transforms that mix.
+    """
+
+    store: Store
+    sampler: Sampler
+    resize: Resize | None = None
+    augment: tuple[Step, ...] = ()
+    seed: int = 0
+    pool: npt.NDArray[np.int32] | None = None
+
+    @classmethod
+    def training(
+        cls, store: Store, sampler: Sampler, *, augment: Sequence[Step], **options: Any
+    ) -> Reader:
+        """A reader whose further images are those of the sampler's first epoch.
+
+        So the sampler's weights count for them too, and what it leaves out stays out.
+        """
+        pool = None
+        if any(getattr(_bare(step), "mixes", False) for step in augment):
+            pool = np.fromiter(map(sampler.index, range(len(store))), np.int32, len(store))
+        return cls(store=store, sampler=sampler, augment=tuple(augment), pool=pool, **options)
+
+    def read(self, position: int) -> tuple[Tensor, Target, str]:
+        """Image, target and path of the image at ``position`` of the run.
+
+        Where several images were mixed into one, the path is that of all, " + " between them.
+
+        Raises:
+            DataError: an image cannot be read, or is not of the size its table says.
+        """
+        transforms = [_bare(step) for step in self.augment if _in_use(step, position)]
+        files: list[str] = []
+        index = self.sampler.index(position)
+        if not transforms:
+            image, target = self._load(index, files)
+            return image, target, files[0]
+        with _own_randomness(self.seed, position):
+            image, target = self._transformed(index, transforms, files)
+        if self.resize and not any(getattr(t, "sets_size", False) for t in transforms):
+            height, width = image.shape[-2:]  # some transforms crop or enlarge the image
+            image, target = resized(image, target, self.resize.target_size(height, width))
+        return image, target, " + ".join(files)
+
+    def _load(self, index: int, files: list[str]) -> Sample:
+        """Image ``index`` of the store at the size of ``resize``."""
+        path, target = self.store.path(index), self.store.target(index)
+        files.append(str(path))
+        pixels, original = load_sized(path, size=self.resize.target_size if self.resize else None)
+        if original != target.original_size and any(target.original_size):
+            raise DataError(
+                f"{path}: the picture is {original[1]} × {original[0]} pixels (width × height), "
+                f"but its table says {target.original_size[1]} × {target.original_size[0]}: its "
+                f"boxes may not fit. Run the data pipeline again"
+            )
+        height, width = pixels.shape[:2]
+        target = replace(target, original_size=original)
+        return to_image(pixels), scaled(target, height / original[0], width / original[1])
+
+    def _transformed(
+        self, index: int, transforms: Sequence[Transform | Mixing], files: list[str]
+    ) -> Sample:
+        """Image ``index`` after ``transforms``; appends each file that was read."""
+        image, target = self._load(index, files)
+        for number, transform in enumerate(transforms):
+            if getattr(transform, "mixes", False):
+                draw = partial(self._another, transforms[:number], files)
+                image, target = cast(Mixing, transform)(image, target, draw)
+            else:
+                image, target = cast(Transform, transform)(image, target)
+        return image, target
+
+    def _another(self, transforms: Sequence[Transform | Mixing], files: list[str]) -> Sample:
+        assert self.pool is not None  # noqa: S101 - there is one if a transform mixes
+        place = int(torch.randint(len(self.pool), ()).item())
+        return self._transformed(int(self.pool[place]), transforms, files)
+
+
+def _bare(step: Step) -> Transform | Mixing:
+    return step.transform if isinstance(step, Until) else step
+
+
+def _in_use(step: Step, position: int) -> bool:
+    return not isinstance(step, Until) or position < step.position
+
+
+@contextlib.contextmanager
+def _own_randomness(seed: int, position: int) -> Iterator[None]:
+    """Seeds the global generators from (seed, position); afterwards they are as before."""
+    torch_seed, numpy_seed, python_seed = np.random.SeedSequence([seed, position]).generate_state(3)
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        # Not torch.manual_seed: that would seed the accelerators' generators as well.
+        torch.default_generator.manual_seed(int(torch_seed))
+        random.seed(int(python_seed))
+        np.random.seed(int(numpy_seed))
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
