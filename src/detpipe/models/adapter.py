@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from detpipe.core.types import Batch, Detections, Target
+from detpipe.models import backbones
+from detpipe.models.stages import Stages, has_stages, stages
 
 
 class TorchvisionDetector(nn.Module):
@@ -48,6 +50,21 @@ class TorchvisionDetector(nn.Module):
             scores, order = each["scores"].sort(descending=True, stable=True)
             detections.append(Detections(each["boxes"][order], scores, each["labels"][order]))
         return detections
+
+    def stages(self) -> Stages:
+        """The backbone's stages, see :func:`detpipe.models.stages.stages`.
+
+        Those that ``trainable_backbone_layers`` counts, or those of a backbone of your own that
+        has a method ``stages()`` itself.
+
+        Raises:
+            ConfigError: the backbone is none of torchvision's and does not say its stages.
+        """
+        backbone: nn.Module = getattr(self.inner, "backbone", nn.Module())
+        read = stages if has_stages(backbone) else backbones.stage_prefixes
+        return tuple(
+            tuple(f"inner.backbone.{prefix}" for prefix in stage) for stage in read(backbone)
+        )
 
     @contextlib.contextmanager
     def _choosing(self, losses: bool) -> Iterator[None]:

@@ -19,6 +19,7 @@ from torchvision.ops import FrozenBatchNorm2d, MultiScaleRoIAlign
 from torchvision.ops.feature_pyramid_network import LastLevelMaxPool
 
 from detpipe.core.errors import ConfigError
+from detpipe.models.stages import Stages
 from detpipe.models.weights import load_into
 
 _RESNET_STAGES = (("layer4",), ("layer3",), ("layer2",), ("layer1",), ("conv1", "bn1"))
@@ -34,7 +35,10 @@ def layers(backbone: nn.Module) -> dict[str, nn.Module]:
     """
     if isinstance(backbone, BackboneWithFPN):
         body = dict(backbone.body.named_children())
-        return body if "conv1" in body else {f"features.{n}": m for n, m in body.items()}
+        if "conv1" in body:
+            return body
+        if any(getattr(block, "_is_cn", False) for block in body.values()):  # a MobileNet
+            return {f"features.{n}": m for n, m in body.items()}
     if isinstance(backbone, SSDFeatureExtractorVGG):
         fc = len(backbone.extra[0]) - 1
         plain = [*backbone.features, *list(backbone.extra[0])[:fc]]
@@ -47,7 +51,10 @@ def layers(backbone: nn.Module) -> dict[str, nn.Module]:
         found[f"features.{cut}.block.0"] = first[cut]
         found |= {f"features.{cut}.block.{n}": m for n, m in second[0].named_children()}
         return found | {f"features.{cut + 1 + i}": m for i, m in enumerate(second[1:])}
-    raise ConfigError(f"a backbone of type {type(backbone).__name__} is not known")
+    raise ConfigError(
+        f"a backbone of type {type(backbone).__name__} is not known; give its class a method "
+        f"stages(), see detpipe.models.stages.stages"
+    )
 
 
 def stages(backbone: nn.Module) -> list[list[str]]:
@@ -68,6 +75,12 @@ def stages(backbone: nn.Module) -> list[list[str]]:
         [n for n, i in index.items() if low <= i < high]
         for low, high in reversed(list(itertools.pairwise(bounds)))
     ]
+
+
+def stage_prefixes(backbone: nn.Module) -> Stages:
+    """The same stages from the input on, each as prefixes of the backbone's parameter names."""
+    named, paths = layers(backbone), {module: name for name, module in backbone.named_modules()}
+    return tuple(tuple(paths[named[n]] for n in stage) for stage in reversed(stages(backbone)))
 
 
 def freeze(backbone: nn.Module, trainable: int) -> None:

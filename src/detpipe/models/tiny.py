@@ -18,6 +18,7 @@ from torchvision.ops import FeaturePyramidNetwork, MultiScaleRoIAlign
 
 from detpipe.core.errors import ConfigError
 from detpipe.models.adapter import TorchvisionDetector
+from detpipe.models.stages import Stages
 from detpipe.models.transform import BatchTransform
 
 _STRIDES = (4, 8, 16, 32)
@@ -48,6 +49,10 @@ class TinyBackbone(nn.Module):
                 levels[str(i - 1)] = x
         pyramid: OrderedDict[str, Tensor] = self.fpn(levels)
         return pyramid
+
+    def stages(self) -> Stages:
+        """One a block, see :func:`detpipe.models.stages.stages`."""
+        return tuple((f"blocks.{i}",) for i in range(len(self.blocks)))
 
 
 def build(
