@@ -24,6 +24,7 @@ from detpipe.models.config import ExportConfig
 from detpipe.models.torchvision import FAMILIES
 from detpipe.train.config import TrainConfig
 from detpipe.train.contract import Hook
+from detpipe.train.preview import PreviewConfig
 
 FOLDER = Path(__file__).parent
 
@@ -36,6 +37,7 @@ SECTIONS: dict[str, type[Frozen]] = {
     "verify": VerifyConfig,
     "predict": PredictConfig,
     "export": ExportConfig,
+    "preview": PreviewConfig,
 }
 
 INTRODUCTION = """# Configuration
@@ -97,7 +99,40 @@ def main() -> None:
 
 def pages() -> dict[str, str]:
     """File name → the whole page."""
-    return {"configuration.md": configuration(), "reference.md": reference()}
+    return {
+        "configuration.md": configuration(),
+        "reference.md": reference(),
+        "training.md": training(),
+    }
+
+
+# --- training.md -------------------------------------------------------------------------------
+
+
+def training() -> str:
+    """The page as it is, with its tables made anew."""
+    text = (FOLDER / "training.md").read_text(encoding="utf-8")
+    sections = {kind.title: kind for kind in kinds()}
+
+    def table(block: re.Match[str]) -> str:
+        names = sections[block["title"]].names
+        rows = [
+            f"| [`{path}`](reference.md#{_anchor(path)}) | {_first_sentence(locate(path))} |"
+            for path in names
+        ]
+        return "\n".join([block["begin"], "| `use` | |", "| --- | --- |", *rows, block["end"]])
+
+    pattern = r"(?P<begin><!-- table of (?P<title>.+?) -->)\n.*?(?P<end><!-- end of table -->)"
+    return re.sub(pattern, table, text, flags=re.DOTALL)
+
+
+def _anchor(path: str) -> str:
+    """GitHub's name for the heading `` `path` ``."""
+    return path.replace(".", "").lower()
+
+
+def _first_sentence(target: Any) -> str:
+    return re.split(r"(?<=\.)\s", _summary(target))[0]
 
 
 # --- configuration.md --------------------------------------------------------------------------
@@ -131,19 +166,19 @@ def _row(prefix: str, name: str, field: FieldInfo) -> list[str]:
         return [own]
     if typing.get_origin(field.annotation) is list:
         path += "[]"
-    return [own, *(r for n, f in inner.model_fields.items() for r in _row(path, n, f))]
+    if typing.get_origin(field.annotation) is dict:
+        path += ".<name>"
+    fields = {n: f for n, f in inner.model_fields.items() if n not in Spec.model_fields}
+    return [own, *(r for n, f in fields.items() for r in _row(path, n, f))]
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The section that an annotation holds, if it is one that has rows of its own."""
-    for part in (annotation, *typing.get_args(annotation)):
-        if (
-            isinstance(part, type)
-            and issubclass(part, BaseModel)
-            and not issubclass(part, (Spec, Duration))
-        ):
-            return part
-    return None
+    if isinstance(annotation, type):
+        plain = annotation in (Spec, Duration) or not issubclass(annotation, BaseModel)
+        return None if plain else annotation
+    found = (_model_in(part) for part in typing.get_args(annotation))
+    return next((model for model in found if model is not None), None)
 
 
 def _default(field: FieldInfo) -> str:
@@ -181,8 +216,18 @@ def kinds() -> list[Kind]:
     formats = ("coco", "voc", "yolo", "csv")
     hooks = [
         path
-        for name in ("update", "measure", "decide", "save")
+        for name in (
+            "update",
+            "freeze",
+            "norm",
+            "measure",
+            "profile",
+            "decide",
+            "record",
+            "save",
+        )
         for path in _public(f"detpipe.hooks.{name}", lambda x: _is_a(x, Hook))
+        if path != "detpipe.hooks.record.Record"  # made of train.writers and train.log_every
     ]
     return [
         Kind(
@@ -200,11 +245,16 @@ def kinds() -> list[Kind]:
             "`train.augment.<name>`, applied in their order to training images; also any class of "
             "`torchvision.transforms.v2`. Your own: "
             "[training.md](training.md#augmentation).",
-            _public("detpipe.data.augment", _is_transform), set(),
+            [
+                *_public("detpipe.data.augment", _is_transform),
+                *_public("detpipe.data.mix", _is_transform),
+            ],
+            set(),
         ),
         Kind(
             "Samplers", "`train.sampler`: the order of training images.",
-            _public("detpipe.data.sampler", inspect.isfunction), {"length", "seed", "store"},
+            _public("detpipe.data.sampler", inspect.isfunction),
+            {"length", "seed", "store", "batch_size"},
         ),
         Kind(
             "Schedules", "`train.schedule`; see [training.md](training.md#schedules).",
@@ -213,7 +263,7 @@ def kinds() -> list[Kind]:
         ),
         Kind(
             "Hooks", "`train.hooks.<name>`. Your own: [training.md](training.md#your-own-hook).",
-            hooks, {"folder", "evaluate", "publish"},
+            hooks, {"folder", "evaluate", "publish", "stream", "model"},
         ),
         Kind(
             "Writers", "`train.writers.<name>`; see [training.md](training.md#writers).",

@@ -18,6 +18,7 @@ from detpipe.core.errors import ConfigError, DetpipeError, one_message
 from detpipe.data.config import StreamConfig
 from detpipe.evaluate.config import FilesConfig, PredictConfig, VerifyConfig
 from detpipe.models.config import ExportConfig
+from detpipe.train.preview import PreviewConfig
 
 if TYPE_CHECKING:
     from kedro.framework.context import KedroContext
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 SECTIONS = (
     "data", "stream", "model", "train", "evaluate", "evaluate_files", "verify", "predict",
-    "export",
+    "export", "preview",
 )  # fmt: skip
 """The top-level sections of the parameters."""
 PATHS = ("raw", "pictures", "detections_file")
@@ -40,6 +41,7 @@ class Guard:
 
     def __init__(self) -> None:
         self._lock: IO[str] | None = None
+        self._log: logging.Handler | None = None
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -65,8 +67,8 @@ class Guard:
         _check_light_sections(context.config_loader["parameters"])
 
     @hook_impl
-    def before_pipeline_run(self, catalog: CatalogProtocol) -> None:
-        """Takes the lock of this recipe's folders.
+    def before_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+        """Takes the lock of this recipe's folders, and begins the run's log file.
 
         Raises:
             DetpipeError: another process has it.
@@ -94,6 +96,7 @@ class Guard:
         lock.write(f"the run of process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')},")
         lock.flush()
         self._lock = lock
+        self._log = _log_to_file(pipeline, catalog)
 
     @hook_impl
     def after_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
@@ -105,7 +108,8 @@ class Guard:
             if (dataset := catalog.get(name)) is not None
             and (path := getattr(dataset, "_filepath", None) or getattr(dataset, "_path", None))
         }
-        logger.info("results: %s", ", ".join(sorted(map(str, folders))))
+        if folders:
+            logger.info("results: %s", ", ".join(sorted(map(str, folders))))
 
     @hook_impl
     def on_pipeline_error(self, error: Exception) -> None:
@@ -117,6 +121,28 @@ class Guard:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+        if self._log is not None:
+            logging.getLogger().removeHandler(self._log)
+            self._log.close()
+            self._log = None
+
+
+def _log_to_file(pipeline: Pipeline, catalog: CatalogProtocol) -> logging.Handler | None:
+    """Everything that is logged goes to the catalog's ``run_log`` too; None if nothing is kept.
+
+    A new run begins a new file, a resumed one goes on in it.
+    """
+    trains = any(node.name == "training.train" for node in pipeline.nodes)
+    train = catalog.load("params:train") if trains else None
+    if train is not None and train.rehearsal:
+        return None
+    file = catalog.load("run_log")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    goes_on = train is not None and train.resume
+    handler = logging.FileHandler(file, mode="a" if goes_on else "w", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    return handler
 
 
 def _check_light_sections(parameters: Mapping[str, Any]) -> None:
@@ -133,6 +159,7 @@ def _check_light_sections(parameters: Mapping[str, Any]) -> None:
         "verify": VerifyConfig,
         "predict": PredictConfig,
         "export": ExportConfig,
+        "preview": PreviewConfig,
     }
     mistakes = []
     for name, section in sections.items():

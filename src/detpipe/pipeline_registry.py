@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kedro.pipeline import Pipeline
 
-from detpipe.pipelines import data, evaluate, export, predict, report, train, verify
+from detpipe.pipelines import data, evaluate, export, predict, preview, report, train, verify
 
 
 def register_pipelines() -> dict[str, Pipeline]:
@@ -20,5 +20,8 @@ def register_pipelines() -> dict[str, Pipeline]:
         "verify": verify.create_pipeline(),
         "predict": predict.create_pipeline(),
         "export": export.create_pipeline(),
+        "preview": preview.create_pipeline(),
+        "lr_range": preview.create_lr_range_pipeline(),
+        "batch_size": preview.create_batch_size_pipeline(),
         "__default__": whole,
     }

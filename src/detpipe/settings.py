@@ -9,6 +9,7 @@ import os
 import warnings
 
 from detpipe.guard import Guard, readable_logs
+from detpipe.rehearsal import Rehearse
 from detpipe.tracking.hooks import Tracking
 
 # Neither Kedro's nor MLflow's telemetry reports on the people who use this project (for Kedro see
@@ -29,7 +30,7 @@ def _environment_variable(name: str, default: str | None = None) -> str | None:
     return os.environ.get(name) or default
 
 
-HOOKS = (Tracking(), Guard())
+HOOKS = (Tracking(), Guard(), Rehearse())
 # Two trackers would log everything twice.
 DISABLE_HOOKS_FOR_PLUGINS = ("kedro_mlflow", "kedro-mlflow")
 CONFIG_LOADER_ARGS = {

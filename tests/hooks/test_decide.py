@@ -7,7 +7,7 @@ import math
 import pytest
 
 from detpipe.core.errors import ConfigError
-from detpipe.hooks.decide import Best, EarlyStop
+from detpipe.hooks.decide import Best, EarlyStop, MaxTime
 
 
 def feed(ctx, advance, hook, values: list[float | None], name: str = "val/bbox/AP") -> list[object]:
@@ -103,3 +103,44 @@ def test_other_groups_are_no_evaluation_of_it(context, advance) -> None:
 def test_mistakes(make) -> None:
     with pytest.raises(ConfigError):
         make()
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "reason"),
+    [
+        ({"threshold": 50.0}, [10.0, 49.9, 50.0], "is 50, at least as good as 50"),
+        ({"threshold": 1.0, "mode": "min"}, [3.0, 0.9], "is 0.9, at least as good as 1"),
+        ({"diverged": 5.0}, [10.0, 4.9], "is 4.9, worse than 5"),
+        ({"diverged": 5.0, "mode": "min"}, [3.0, 5.1], "is 5.1, worse than 5"),
+        ({"check_finite": True}, [1.0, math.nan], "is NaN at step 2"),
+        ({"check_finite": True, "mode": "min"}, [1.0, math.inf], "is inf at step 2"),
+    ],
+)
+def test_early_stop_at_a_limit(context, advance, options, values, reason) -> None:
+    ctx, hook = context(), EarlyStop(patience=9, **options)
+    feed(ctx, advance, hook, values[:-1])
+    assert not ctx.stop_reason
+    feed(ctx, advance, hook, values[-1:])
+    assert ctx.stop_reason.endswith(reason)
+    assert not ctx.resumable
+
+
+def test_max_time_ends_a_run_that_can_go_on(context, advance, monkeypatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("detpipe.hooks.decide.perf_counter", lambda: now)
+    ctx, hook = context(), MaxTime(minutes=1, seconds=30)
+    hook.on_start(ctx)
+    now += 89.9
+    advance(ctx)
+    hook.on_step(ctx)
+    assert not ctx.stop_reason
+    now += 0.1
+    advance(ctx)
+    hook.on_step(ctx)
+    assert ctx.stop_reason == "the time of 0:01:30 is up at step 2; train.resume goes on"
+    assert ctx.resumable
+
+
+def test_max_time_needs_a_time() -> None:
+    with pytest.raises(ConfigError, match="must be above 0, got hours=0, minutes=0, seconds=0"):
+        MaxTime()

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from detpipe.core.config import Duration, Spec
-from detpipe.core.errors import NonFiniteLoss
+from detpipe.core.errors import ConfigError, NonFiniteLoss
 from detpipe.hooks import measure
 from detpipe.hooks.measure import Callback, Evaluate, Memory, StepTimer
 from detpipe.train.contract import Phase
@@ -145,3 +145,55 @@ def test_callbacks_from_yaml() -> None:
     ).build(folder=None, evaluate=None, publish="final")
     hook.on_end(None)
     assert CALLED == [1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "averaged", "trained", "better"),
+    [
+        ("max", 40.0, 39.0, "ema"),
+        ("max", 40.0, 41.0, "model"),
+        ("min", 40.0, 39.0, "model"),
+        ("max", 40.0, 40.0, "ema"),
+        ("max", math.nan, 1.0, "model"),
+        ("max", 1.0, math.nan, "ema"),
+    ],
+)
+def test_the_better_of_average_and_model_counts(
+    context, advance, mode, averaged, trained, better
+) -> None:
+    ctx = context(average=torch.nn.Linear(2, 1), beside=True)
+    values = {ctx.average: averaged, ctx.model: trained}
+    hook = Evaluate(
+        lambda model: {"val/bbox/AP": values[model]}, every=Duration(steps=1), mode=mode
+    )
+    hook.on_start(ctx)
+    advance(ctx)
+    hook.on_step(ctx)
+    assert ctx.eval_model is {"ema": ctx.average, "model": ctx.model}[better]
+    row = dict(ctx.scalars.take_exact())[1]
+    assert row["val_ema/bbox/AP"] == pytest.approx(averaged, nan_ok=True)
+    assert row["val_model/bbox/AP"] == pytest.approx(trained, nan_ok=True)
+    assert row["val/bbox/AP"] == {"ema": averaged, "model": trained}[better]
+
+
+def test_the_last_step_is_evaluated_when_two_stand_beside_each_other(context, advance) -> None:
+    ctx = context(step=98, average=torch.nn.Linear(2, 1), beside=True)
+    seen = []
+    hook = Evaluate(
+        lambda model: seen.append(ctx.state.step) or {"val/bbox/AP": 1.0},
+        every=Duration(steps=1000),
+    )
+    hook.on_start(ctx)
+    for _ in range(2):
+        advance(ctx)
+        hook.on_step(ctx)
+    assert seen == [100, 100]
+
+
+def test_a_metric_to_compare_by_that_is_not_there(context, advance) -> None:
+    ctx = context(average=torch.nn.Linear(2, 1), beside=True)
+    hook = Evaluate(lambda model: {"val/bbox/AP50": 1.0}, every=Duration(steps=1))
+    hook.on_start(ctx)
+    advance(ctx)
+    with pytest.raises(ConfigError, match=r"no metric 'val/bbox/AP' to compare by; it gives val/b"):
+        hook.on_step(ctx)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import pytest
 import torch
 
 from detpipe.core.config import Duration
-from detpipe.hooks.record import Record, Writer
+from detpipe.hooks.record import ProgressBar, Record, Writer
 
 
 class Memory(Writer):
@@ -90,3 +91,45 @@ def test_every_writer_is_closed_when_the_run_fails(context, advance) -> None:
     hook.on_error(ctx, RuntimeError())
     hook.on_error(ctx, RuntimeError())  # once is enough
     assert calls == ["open at 0", "open at 0", "close"]
+
+
+def test_the_bar_shows_on_a_terminal_and_goes_away(context, advance, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    ctx, bar = context(step=40), ProgressBar(refresh=1000)
+    bar.on_start(ctx)
+    advance(ctx)
+    ctx.scalars.put("time/eta", 3723.0, how="last")
+    ctx.scalars.put_losses(("loss",), torch.tensor([0.25]), ("a.jpg",))
+    ctx.scalars.read_losses()
+    bar.on_step(ctx)
+    bar.on_end(ctx)
+    shown = capsys.readouterr().out
+    assert "step 41/100" in shown
+    assert "41 %  1:02:03 left  loss 0.25" in shown
+    assert shown.endswith("\x1b[2K")  # the line is cleared
+
+
+def test_the_bar_leaves_a_log_file_alone(context, advance, capsys) -> None:
+    ctx, bar = context(), ProgressBar()
+    bar.on_start(ctx)
+    advance(ctx)
+    bar.on_step(ctx)
+    bar.on_end(ctx)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_a_stopped_run_left_over_waits_for_the_resume(context, advance) -> None:
+    """A run that MaxTime ends has the rows of the run that goes on, no more and no fewer."""
+    written = Memory()
+    ctx, hook = context(), Record({"noted": written}, every=Duration(steps=3))
+    hook.on_start(ctx)
+    for _ in range(4):
+        advance(ctx)
+        ctx.scalars.put("train/a", 1.0)
+        hook.on_step(ctx)
+    ctx.stop("time is up", resumable=True)
+    hook.on_end(ctx)
+    assert [step for step, _ in written.rows] == [3]
+    assert ctx.scalars.pending

@@ -50,6 +50,42 @@ def test_a_final_step_that_was_just_saved_is_not_saved_again(
     assert (last.step, last.best, last.final) == (10, True, True)
 
 
+def test_statistics_that_changed_at_the_very_end_are_saved_too(
+    tmp_path: Path, context, advance
+) -> None:
+    ctx, hook = context(step=9), Checkpoint(tmp_path, every=Duration(steps=5))
+    hook.on_start(ctx)
+    advance(ctx)
+    ctx.marks["best"] = 3.0
+    ctx.take_snapshot = lambda: {"state": {"step": 10}, "statistics": 1, "format": 1}
+    hook.on_step(ctx)
+    ctx.take_snapshot = lambda: {"state": {"step": 10}, "statistics": 2, "format": 1}
+    ctx.marks["recalibrated"] = True
+    hook.on_end(ctx)
+    folder = CheckpointFolder(tmp_path)
+    (last,) = folder.entries()
+    assert (last.step, last.best, last.metric, last.final) == (10, True, 3.0, True)
+    assert folder.latest()["statistics"] == 2
+
+
+@pytest.mark.parametrize("resumable", [False, True])
+def test_a_run_that_will_go_on_has_no_final_checkpoint(
+    tmp_path: Path, context, advance, resumable: bool
+) -> None:
+    for every in (5, 100):  # saved at that step already, or not
+        ctx = context()
+        hook = Checkpoint(tmp_path / str(every), every=Duration(steps=every))
+        hook.on_start(ctx)
+        advance(ctx, 5)
+        ctx.take_snapshot = lambda: {"state": {"step": 5}}
+        hook.on_step(ctx)
+        ctx.stop("for now", resumable=resumable)
+        hook.on_end(ctx)
+        folder = CheckpointFolder(tmp_path / str(every))
+        assert [entry.step for entry in folder.entries()] == [5]
+        assert folder.finished is not resumable
+
+
 @pytest.mark.parametrize(
     ("every", "best", "steps"), [("0 steps", True, [3, 10]), ("0 steps", False, [10])]
 )

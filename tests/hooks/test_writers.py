@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import math
-import sys
 from pathlib import Path
 
 import pytest
@@ -117,16 +116,3 @@ def test_console_without_a_terminal_logs_plain_lines(capsys, caplog) -> None:
     assert output.out == ""
     assert "\x1b" not in caplog.text
     assert "\r" not in caplog.text
-
-
-def test_console_on_a_terminal_draws_a_bar_and_takes_it_away(capsys, monkeypatch) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    writer = Console(total_steps=4)
-    writer.open(start_step=2)
-    writer.write(3, {"train/loss": 1.0})
-    assert writer._progress.tasks[0].completed == 3
-    writer.close()
-    assert "━" in capsys.readouterr().out
-    assert writer._progress is None

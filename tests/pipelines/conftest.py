@@ -76,6 +76,8 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory, project_root):
+    import kedro.framework.project  # noqa: F401 - it sets up logging, before caplog listens
+
     return Project(tmp_path_factory.mktemp("project"), project_root)
 
 

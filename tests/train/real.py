@@ -12,7 +12,10 @@ from typing import Any
 
 import torch
 
+from detpipe.core.config import Spec
 from detpipe.data import sample, sampler
+from detpipe.data.augment import HorizontalFlip
+from detpipe.data.mix import MixUp, Mosaic
 from detpipe.data.store import Store
 from detpipe.data.stream import TrainStream
 from detpipe.models import tiny
@@ -28,7 +31,11 @@ def real_run(
     root = folder.parent / "sample"
     found = sample.read(root, images=20, size=96)
     store = Store.from_tables(found.images, found.boxes, found.classes, root, split="train")
-    order = sampler.shuffle(length=len(store), seed=3)
+    order = sampler.aspect_ratio_grouped(
+        length=len(store), seed=3, store=store, batch_size=2,
+        sampler=Spec(use="detpipe.data.sampler.repeat_factor", threshold=0.9),
+    )  # fmt: skip
+    augment = [HorizontalFlip(), Mosaic(p=0.5), MixUp(p=0.5)]
     names = list(found.classes["class_name"])
     with seeded(0):
         model = tiny.build(len(names), width=16)
@@ -37,7 +44,7 @@ def real_run(
         folder,
         config(batch_size=2, duration=duration, hooks=hooks, **changes),
         model=model,
-        stream=TrainStream(store, batch_size=2, sampler=order, workers=workers),
+        stream=TrainStream(store, batch_size=2, sampler=order, augment=augment, workers=workers),
         classes=names,
     )
 

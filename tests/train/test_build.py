@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from pathlib import Path
 
 import pytest
 import torch
+from pandas.testing import assert_frame_equal
 
+from detpipe.core.config import Duration
 from detpipe.core.errors import CheckpointError, ConfigError, NonFiniteLoss, NonFiniteWeights
+from detpipe.core.types import Batch
 from detpipe.train.build import build_schedule, build_update
 from detpipe.train.checkpoint import CheckpointFolder, published
 from detpipe.train.contract import LoopContext
 from detpipe.train.plan import Plan
 
-from .toys import IMAGES, ToyStream, config, detector, evaluate, same, train
+from .toys import IMAGES, ToyDetector, ToyStream, config, detector, evaluate, same, timeless, train
 
 
 def plan(**changes: object) -> Plan:
@@ -158,6 +162,8 @@ def test_a_finished_run_is_kept_until_another_is_finished(
         {"hooks": {"ema": {"decay": 2}}},
         {"optimizer": {"lr": -1}},
         {"hooks": {"mine": {"use": "pathlib.PurePath"}}},
+        {"hooks": {"no": {"use": "detpipe.hooks.freeze.Freeze", "patterns": ["layer8"]}}},
+        {"groups": {"patterns": {"layer8": {"lr_factor": 2}}}},
     ],
 )
 @pytest.mark.parametrize("resume", [False, True])
@@ -168,7 +174,7 @@ def test_a_mistake_that_shows_while_building_costs_nothing(
     train(folder, config(duration="5 steps"))
     before = text_of(tmp_path)
     wrong = config(**mistake, duration="9 steps", resume=resume)
-    with pytest.raises(ValueError, match=r"EMA: decay|Invalid learning rate|is no hook"):
+    with pytest.raises(ValueError, match=r"EMA: decay|Invalid learning rate|is no hook|'layer8'"):
         train(folder, wrong, run_config={"train": config().model_dump(mode="json")})
     assert text_of(tmp_path) == before
 
@@ -419,3 +425,165 @@ def test_weights_that_explode_under_finite_losses(tmp_path: Path, checkpoints: b
     assert "lower the learning rate" in message
     assert ("The checkpoint of step 5 is intact" in message) is checkpoints
     assert not CheckpointFolder(tmp_path).finished
+
+
+def broken_at(*calls: int) -> ToyDetector:
+    """Forward passes number ``calls`` (1 is the first) give NaN, and a forward of NaN."""
+    model = detector(norm=True)
+
+    def spoil(module: ToyDetector, inputs: tuple[Batch, ...]) -> tuple[Batch, ...] | None:
+        if module.calls + 1 not in calls:
+            return None
+        (batch,) = inputs
+        images = tuple(torch.full_like(image.float(), torch.nan) for image in batch.images)
+        return (Batch(images, batch.targets, batch.paths),)
+
+    model.register_forward_pre_hook(spoil)
+    return model
+
+
+def test_a_step_that_is_not_finite_is_skipped_by_setting(tmp_path: Path, caplog) -> None:
+    """The run is the one that had never seen that step's images, but for its length."""
+    settings = config(
+        hooks={"ema": None, "evaluate": None, "best": None},
+        schedule={"use": "detpipe.train.schedule.constant"},
+        warmup={"duration": "0 steps"},
+        duration="10 steps",
+        log_every="1 steps",
+        non_finite={"action": "skip", "limit": 2},
+    )
+    result = train(tmp_path / "skipped", settings, model=broken_at(4, 7))
+    assert result.history["train/skipped_steps"].max() == 2
+    assert result.history["train/loss"].isna().tolist() == [k in (4, 7) for k in range(1, 11)]
+    assert all(tensor.isfinite().all() for tensor in result.weights.values())
+    assert [r.getMessage()[:40] for r in caplog.records if "left out (" in r.getMessage()] == [
+        "the step is left out (1 of at most 2): l",
+        "the step is left out (2 of at most 2): l",
+    ]
+
+    class Without(ToyStream):
+        def batches(self, start: int):
+            for number, batch in enumerate(super().batches(start), 1):
+                if number not in (4, 7):
+                    yield batch
+
+    expected = train(
+        tmp_path / "expected",
+        settings.model_copy(update={"duration": Duration(steps=8)}),
+        model=detector(norm=True),
+        stream=Without(),
+    )
+    assert same(result.weights, expected.weights)
+
+
+def test_more_skipped_steps_than_allowed_end_the_run(tmp_path: Path) -> None:
+    settings = config(non_finite={"action": "skip", "limit": 2})
+    with pytest.raises(NonFiniteLoss) as caught:
+        train(tmp_path, settings, model=broken_at(4, 7, 9))
+    assert caught.value.step == 9
+
+
+def test_skipped_steps_are_counted_over_a_resume(tmp_path: Path) -> None:
+    settings = config(non_finite={"action": "skip", "limit": 2}, duration="10 steps")
+    train(tmp_path, settings, model=broken_at(4, 7))
+    longer = config(non_finite={"action": "skip", "limit": 2}, duration="20 steps", resume=True)
+    with pytest.raises(NonFiniteLoss) as caught:
+        train(tmp_path, longer, model=broken_at(2))
+    assert caught.value.step == 12
+
+
+def test_the_newest_checkpoint_is_loaded_again_by_setting(tmp_path: Path, caplog) -> None:
+    """Steps are taken again with the images after those that led to NaN."""
+    seen = []
+
+    class Noted(ToyStream):
+        def batches(self, start: int):
+            for position, batch in zip(itertools.count(start, 4), super().batches(start)):
+                seen.append(position)
+                yield batch
+
+    settings = config(
+        duration="14 steps",
+        log_every="1 steps",
+        hooks={"evaluate": None, "best": None, "checkpoint": {"every": "5 steps"}},
+        non_finite={"action": "reload", "limit": 1},
+    )
+    result = train(tmp_path, settings, model=broken_at(8), stream=Noted())
+    assert seen == [4 * k for k in range(8)] + [4 * k for k in range(8, 17)]
+    assert result.step == 14
+    assert result.history["step"].tolist() == list(range(1, 15))
+    assert result.history["train/loss"].notna().all()
+    assert CheckpointFolder(tmp_path).latest()["state"]["reloads"] == 1
+    assert "goes back to step 5 (1 of at most 1 times)" in caplog.text
+
+
+@pytest.mark.parametrize(("calls", "step"), [((8, 11), 8), ((3,), 3)])
+def test_a_reload_that_cannot_help_ends_the_run(tmp_path: Path, calls, step: int) -> None:
+    """The limit is reached, or there is no checkpoint yet."""
+    settings = config(
+        log_every="1 steps",
+        hooks={"checkpoint": {"every": "5 steps"}},
+        non_finite={"action": "reload", "limit": 1},
+    )
+    with pytest.raises(NonFiniteLoss) as caught:
+        train(tmp_path, settings, model=broken_at(*calls))
+    assert caught.value.step == step
+
+
+def test_the_better_of_average_and_model_is_published_and_said(tmp_path: Path, caplog) -> None:
+    """Over a resume too: what was better at the last evaluation."""
+    caplog.set_level("INFO")
+
+    def prefer(which: str):
+        # The average has no parameter that learns.
+        def evaluate(model: torch.nn.Module) -> dict[str, float]:
+            averaged = not next(model.parameters()).requires_grad
+            return {"val/bbox/AP": 2.0 if averaged is (which == "ema") else 1.0}
+
+        return evaluate
+
+    for which in ("ema", "model"):
+        folder = tmp_path / which
+        settings = config(hooks={"ema": {"evaluate": "beside"}})
+        result = train(folder, settings, evaluate=prefer(which))
+        content = CheckpointFolder(folder).latest()
+        assert (result.source, content["published"]) == (which, which)
+        assert same(result.weights, content[which])
+        assert not same(content["ema"], content["model"])
+        assert result.metrics["val/bbox/AP"] == 2.0
+        again = train(folder, config(hooks={"ema": {"evaluate": "beside"}}, resume=True))
+        assert same(again.weights, result.weights)
+        word = {"ema": "averaged", "model": "trained"}[which]
+        assert f"the {word} weights were better at the last evaluation" in caplog.text
+
+
+def test_an_average_beside_needs_an_evaluation() -> None:
+    with pytest.raises(ValueError, match=r"ema.evaluate: beside needs the hook .*Evaluate"):
+        config(hooks={"ema": {"evaluate": "beside"}, "evaluate": None, "best": None})
+
+
+def test_a_time_limit_ends_a_run_that_goes_on_as_if_unbroken(tmp_path: Path, monkeypatch) -> None:
+    unbroken = train(tmp_path / "unbroken", config())
+    limit = {"use": "detpipe.hooks.decide.MaxTime", "seconds": 1.25}
+    clock = itertools.count(0, 0.125)  # seconds at each look: ten steps a process
+    monkeypatch.setattr("detpipe.hooks.decide.perf_counter", lambda: next(clock))
+    for steps in (10, 20, 30, 40, 50):
+        settings = config(hooks={"limit": limit}, resume=steps > 10)
+        result = train(tmp_path / "parts", settings)
+        assert result.step == steps
+        assert CheckpointFolder(tmp_path / "parts").finished is (steps == 50)
+    assert same(result.weights, unbroken.weights)
+    assert_frame_equal(timeless(result.history), timeless(unbroken.history))
+
+
+def test_the_end_says_best_and_last_numbers_and_where_everything_lies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    train(tmp_path, config())
+    best = next(entry for entry in CheckpointFolder(tmp_path).entries() if entry.best)
+    (line,) = [r.getMessage() for r in caplog.records if "training is done" in r.getMessage()]
+    assert "step 50 of 50, epoch 10.00, in 0:00:0" in line
+    assert f"best metric {best.metric:.4g} at step {best.step}" in line
+    assert "; loss 0." in line
+    assert f"in '{tmp_path}'" in line

@@ -1,8 +1,9 @@
-"""Schedules, compared with torch's own."""
+"""Schedules, compared with torch's own and with tables for those of detectron2 and cvpods."""
 
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,10 @@ from torch.optim import SGD, lr_scheduler
 from detpipe.core.config import Duration, Spec
 from detpipe.core.errors import ConfigError
 from detpipe.train import schedule
+from detpipe.train.build import build_schedule
+from detpipe.train.plan import Plan
 from detpipe.train.schedule import Schedule, with_warmup
+from tests.train.toys import IMAGES, config
 
 STEPS = 40
 
@@ -127,3 +131,176 @@ def test_a_milestone_without_a_unit_is_a_mistake() -> None:
     spec = Spec(use="detpipe.train.schedule.multi_step", milestones=[60000])
     with pytest.raises(ConfigError, match="milestones"):
         spec.partial(args=1, to_progress=lambda duration: 0.0)
+
+
+# --- detectron2 and cvpods, by tables ----------------------------------------------------------
+#
+# Every number is worked out from the formulas of detectron2's solver/lr_scheduler.py and cvpods'
+# solver/{lr_scheduler,scheduler_builder}.py, for a base learning rate of 0.02. There the rate of
+# iteration k is base * warm-up(k) * schedule(k); the linear warm-up is
+# factor * (1 - k / length) + k / length, and the warm-up is 1 from k = length on.
+
+BASE = 0.02
+HERE = "detpipe.train.schedule"
+MULTI_STEP = {"use": f"{HERE}.multi_step", "milestones": ["6 steps", "8 steps"], "gamma": 0.1}
+
+
+def rates(steps: int, **settings: Any) -> list[float]:
+    """The learning rate of each step, as training sets it."""
+    train = config(duration=f"{steps} steps", **settings)
+    plan = Plan.of(train, images_per_epoch=IMAGES)
+    factor = build_schedule(train, plan=plan)
+    return [BASE * factor(k / plan.total_steps) for k in range(plan.total_steps)]
+
+
+def warmup(length: int, factor: float, shape: str = "linear") -> dict[str, Any]:
+    return {"duration": f"{length} steps", "factor": factor, "shape": shape}
+
+
+def close(table: list[float]) -> Any:
+    return pytest.approx(table, abs=1e-12, rel=0)
+
+
+def test_WarmupMultiStepLR_linear() -> None:
+    # Warm-up: 0.001 * (1 - k/4) + k/4 = 0.001, 0.25075, 0.5005, 0.75025; times 0.02.
+    # Then 0.02; from iteration 6 on 0.02 * 0.1, from 8 on 0.02 * 0.01 (bisect_right: a milestone
+    # counts in its own iteration).
+    assert rates(10, schedule=MULTI_STEP, warmup=warmup(4, 0.001)) == close(
+        [0.00002, 0.005015, 0.01001, 0.015005, 0.02, 0.02, 0.002, 0.002, 0.0002, 0.0002]
+    )
+
+
+def test_WarmupMultiStepLR_constant() -> None:
+    # Warm-up: 0.3 for three iterations, 0.02 * 0.3 = 0.006.
+    assert rates(10, schedule=MULTI_STEP, warmup=warmup(3, 0.3, "constant")) == close(
+        [0.006, 0.006, 0.006, 0.02, 0.02, 0.02, 0.002, 0.002, 0.0002, 0.0002]
+    )
+
+
+def test_WarmupMultiStepLR_burnin() -> None:
+    # cvpods alone: (k/4)^4 = 0, 1/256, 1/16, 81/256; times 0.02. It has no factor: ours is 0.
+    assert rates(10, schedule=MULTI_STEP, warmup=warmup(4, 0, "burn_in")) == close(
+        [0, 0.000078125, 0.00125, 0.006328125, 0.02, 0.02, 0.002, 0.002, 0.0002, 0.0002]
+    )
+    # On purpose: with a factor ours rises from there, where cvpods ignores WARMUP_FACTOR.
+    # 0.2 + 0.8 * (0, 1/16) = 0.2, 0.25; times 0.02.
+    assert rates(
+        3, schedule={"use": f"{HERE}.constant"}, warmup=warmup(2, 0.2, "burn_in")
+    ) == close([0.004, 0.005, 0.02])
+
+
+def test_WarmupMultiStepLR_milestone_within_the_warmup() -> None:
+    # The warm-up is a factor, so the milestone at 2 shows in it:
+    # (0.2, 0.4, 0.6 * 0.5, 0.8 * 0.5, 0.5, 0.5) * 0.02.
+    # detectron2's newer WarmupParamScheduler goes straight to what the schedule is at its end.
+    settings = {"use": f"{HERE}.multi_step", "milestones": ["2 steps"], "gamma": 0.5}
+    assert rates(6, schedule=settings, warmup=warmup(4, 0.2)) == close(
+        [0.004, 0.008, 0.006, 0.008, 0.01, 0.01]
+    )
+
+
+def test_WarmupCosineLR() -> None:
+    # Half-cosine at 0, 30, ..., 150 degrees: 1, (2 + sqrt 3)/4 = 0.93301270189, 0.75, 0.5, 0.25,
+    # (2 - sqrt 3)/4 = 0.06698729811. Warm-up: 0.1 * (1 - k/3) + k/3 = 0.1, 0.4, 0.7. Multiplied:
+    # 0.02 * 0.1; 0.008 * 0.9330127018922193; 0.014 * 0.75; then 0.02 * the half-cosine.
+    # detectron2's newer WarmupParamScheduler goes straight from 0.1 to 0.5, the half-cosine at 3.
+    assert rates(6, schedule={"use": f"{HERE}.cosine"}, warmup=warmup(3, 0.1)) == close(
+        [0.002, 0.0074641016151378, 0.0105, 0.01, 0.005, 0.0013397459621556]
+    )
+
+
+def test_PolyLR() -> None:
+    # (1 - k/4)^0.9 = 1, 0.75^0.9, 2^-0.9, 2^-1.8
+    #               = 1, 0.7718895067236, 0.5358867312681, 0.2871745887493
+    # Warm-up: 0.5 * (1 - k/2) + k/2 = 0.5, 0.75, then 1; everything times 0.02.
+    assert rates(
+        4, schedule={"use": f"{HERE}.polynomial", "power": 0.9}, warmup=warmup(2, 0.5)
+    ) == close([0.01, 0.0115783426008536, 0.0107177346253629, 0.0057434917749852])
+
+
+def test_OneCycleLR() -> None:
+    # Up from 1/25 = 0.04 to 1 in 4 iterations, down to 1/(25 * 10^4) = 0.000004 in 6.
+    # linear, up: 0.04 + 0.24 k; down: 1 - 0.999996 j/6 = 0.833334, 0.666668, 0.500002, ...
+    # On purpose: torch's OneCycleLR, which cvpods uses, is at the peak one iteration sooner and
+    # reaches the end in its last iteration; ours reaches it after the last, as every schedule here.
+    options = {"use": f"{HERE}.one_cycle", "pct_start": 0.4}
+    off = warmup(0, 0.001)
+    assert rates(10, schedule={**options, "anneal_strategy": "linear"}, warmup=off) == close(
+        [0.0008, 0.0056, 0.0104, 0.0152, 0.02,
+         0.01666668, 0.01333336, 0.01000004, 0.00666672, 0.0033334]
+    )  # fmt: skip
+    # cos, up at 0, 45, 90, 135 degrees: 0.04 + 0.96 * (1 - cos)/2, where (1 - cos)/2 is 0,
+    # (2 - sqrt 2)/4 = 0.14644660940673, 0.5, 0.85355339059327: 0.04, 0.18058874503046, 0.52, ...
+    # Down at 30, ..., 150 degrees: 1 - 0.999996 * (1 - cos)/2, where (1 - cos)/2 is
+    # (2 - sqrt 3)/4 = 0.06698729810778, 0.25, 0.5, 0.75, 0.93301270189222.
+    assert rates(10, schedule=options, warmup=off) == close(
+        [0.0008, 0.00361177490060914, 0.0104, 0.01718822509939086, 0.02,
+         0.0186602593968282, 0.01500002, 0.01000004, 0.00500006, 0.0013398206031718]
+    )  # fmt: skip
+
+
+def stairs(progress: float, *, height: float) -> float:
+    """A user's own schedule."""
+    return 1 - height * int(progress * 4)
+
+
+def test_LambdaLR_any_function_by_import_path() -> None:
+    # Quarters of the run: 1, 0.8, 0.6, 0.4; the warm-up is 0.5, 0.75 and multiplied, as with all.
+    # On purpose: a function of progress, where LambdaLR's is one of the iteration, so the curve
+    # does not depend on the length of the run.
+    table = [0.01, 0.015, 0.016, 0.016, 0.012, 0.012, 0.008, 0.008]
+    settings = {"use": f"{__name__}.stairs", "height": 0.2}
+    assert rates(8, schedule=settings, warmup=warmup(2, 0.5)) == close(table)
+    with pytest.raises(ValueError, match=r"train\.schedule.*needs the option 'height'"):
+        config(schedule={"use": f"{__name__}.stairs"})
+
+
+def test_auto_scale_config() -> None:
+    # Written for a batch of 8 and run with 4: every count of steps doubles. (The rate halves too:
+    # that is done in the optimiser, once.) Warm-up over 2 * 2 steps from 0.2:
+    # 0.2, 0.4, 0.6, 0.8; milestone at 2 * 3 of 2 * 4 steps.
+    settings = {"use": f"{HERE}.multi_step", "milestones": ["3 steps"], "gamma": 0.5}
+    assert rates(4, schedule=settings, warmup=warmup(2, 0.2), reference_batch=8) == close(
+        [0.004, 0.008, 0.012, 0.016, 0.02, 0.02, 0.01, 0.01]
+    )
+
+
+def test_WarmupCosineLR_by_epoch() -> None:
+    # 5 steps an epoch, 3 epochs: half-cosine at 0, 60, 120 degrees: 1, 0.75, 0.25. The warm-up
+    # goes by steps all the same: 0.5, 0.75.
+    assert rates(
+        15, schedule={"use": f"{HERE}.cosine"}, schedule_by="epoch", warmup=warmup(2, 0.5)
+    ) == close([0.01, 0.015, *[0.02] * 3, *[0.015] * 5, *[0.005] * 5])
+
+
+def test_by_epoch_when_the_run_ends_within_one() -> None:
+    # 8 steps are 1.6 epochs. The second begins at 5/8 of the run: 1 - 5/8 = 0.375.
+    # On purpose: cvpods divides by whole epochs, so its second one would be at the end of the
+    # schedule, with a learning rate of 0.
+    assert rates(
+        8, schedule={"use": f"{HERE}.linear"}, schedule_by="epoch", warmup=warmup(0, 0.5)
+    ) == close([*[0.02] * 5, *[0.0075] * 3])
+
+
+def test_by_epoch_when_an_epoch_is_no_whole_number_of_steps() -> None:
+    # 20 images in batches of 8: 2.5 steps. The epochs begin with steps 0, 3, 5 and 8 of 10:
+    # 1, 0.7, 0.5, 0.2.
+    assert rates(
+        10,
+        batch_size=8,
+        schedule={"use": f"{HERE}.linear"},
+        schedule_by="epoch",
+        warmup=warmup(0, 0.5),
+    ) == close([*[0.02] * 3, *[0.014] * 2, *[0.01] * 3, *[0.004] * 2])
+
+
+def test_WarmupMultiStepLR_milestones_in_epochs_by_epoch() -> None:
+    # 5 steps an epoch: from step 10 on 0.1; one in the middle of an epoch waits for the next.
+    settings = {
+        "use": f"{HERE}.multi_step",
+        "milestones": ["2 epochs", "13 steps"],
+        "gamma": 0.1,
+    }
+    assert rates(20, schedule=settings, schedule_by="epoch", warmup=warmup(0, 0.5)) == close(
+        [*[0.02] * 10, *[0.002] * 5, *[0.0002] * 5]
+    )

@@ -34,6 +34,7 @@ def loss_of(model: nn.Module) -> torch.Tensor:
         (Clip(), lambda p: None),
         (Clip(norm=0.5), lambda p: clip_grad_norm_(p, 0.5)),
         (Clip(value=0.1), lambda p: clip_grad_value_(p, 0.1)),
+        (Clip(parameter_norm=5.0), lambda p: [clip_grad_norm_([each], 5.0) for each in p]),
     ],
 )
 def test_a_step_equals_torch(clip: Clip, by_hand: object) -> None:
@@ -134,3 +135,35 @@ def test_only_the_last_pass_synchronises_processes() -> None:
         with update.synchronise(model, last=last):
             pass
     assert model.waits == 2
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf])
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_an_update_that_is_not_finite_is_left_out(number, where, precision) -> None:
+    model = nn.Sequential(a_model(), nn.BatchNorm1d(2))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    update = GradientUpdate(optimizer, precision=precision, keep=list(model.buffers()))
+
+    def step(factor: float) -> bool:
+        update.begin(0.0)
+        loss = model(INPUT).square().sum()
+        if where == "gradient":
+            loss.register_hook(lambda gradient: gradient * factor)
+            update.backward(loss, of=1)
+        else:
+            update.backward(loss * factor, of=1)
+        return update.finish(lambda: None)
+
+    assert step(1.0)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    # With fp16 infinite gradients of a finite loss are the scaler's daily business.
+    assert step(number) is (precision == "fp16" and where == "gradient")
+    after = model.state_dict()
+    trained = [name for name, _ in model.named_parameters()]
+    assert all(torch.equal(before[name], after[name]) for name in trained)
+    if precision == "fp32" or where == "loss":
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    assert step(1.0)
+    assert not torch.equal(before["0.weight"], model[0].weight)
+    assert all(tensor.isfinite().all() for tensor in model.state_dict().values())

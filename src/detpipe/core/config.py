@@ -126,7 +126,7 @@ class Spec(BaseModel):
     of the base configuration when it names another ``use``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", use_attribute_docstrings=True)
 
     use: str
     """Full import path of a function or class, such as ``torch.optim.AdamW``."""
@@ -190,6 +190,11 @@ def locate(path: str) -> Callable[..., Any]:
 
 def _near_module(name: str) -> str:
     """``; did you mean '…'?`` for the last part of a module's name, if its package exists."""
+    if name.split(".", maxsplit=1)[0] == "apex":
+        return (
+            "; apex is retired, PyTorch does the same: write use: torch.optim.AdamW (or SGD, …), "
+            "which runs fused by itself, and train.precision: bf16 or fp16"
+        )
     parent, _, last = name.rpartition(".")
     try:
         siblings = [m.name for m in pkgutil.iter_modules(importlib.import_module(parent).__path__)]

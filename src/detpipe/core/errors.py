@@ -6,6 +6,7 @@ Every message names the thing, the value and the way out. All of them derive fro
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
@@ -41,25 +42,29 @@ class DamagedCheckpointError(CheckpointError):
 
 
 class NonFiniteLoss(DetpipeError):
-    """A loss became NaN or infinite.
+    """A loss, or the gradient of finite losses, became NaN or infinite.
 
     Attributes:
         step: which optimiser update it was (1 is the first).
         losses: name → value of every loss of that step.
         files: the images of that step's batch.
         checkpoint: what is left to go on from, in words; empty while nobody has said.
+        images_seen: the stream's position when it was found out.
     """
 
     def __init__(self, step: int, losses: dict[str, float], files: Sequence[str]) -> None:
         super().__init__(step, losses, files)
         self.step, self.losses, self.files = step, losses, tuple(files)
         self.checkpoint = ""
+        self.images_seen = 0
 
     def __str__(self) -> str:
+        finite = all(math.isfinite(value) for value in self.losses.values())
+        what = "the gradient" if finite else "loss"
         values = ", ".join(f"{name}={value:g}" for name, value in self.losses.items())
         left = f" {self.checkpoint}." if self.checkpoint else ""
         return (
-            f"loss is not finite at step {self.step}: {values}. Images of this batch: "
+            f"{what} is not finite at step {self.step}: {values}. Images of this batch: "
             f"{', '.join(self.files) or 'unknown'}. Lower the learning rate, lengthen the warm-up, "
             f"clip gradients (train.clip), or look at these images.{left}"
         )
@@ -86,6 +91,10 @@ class NonFiniteWeights(NonFiniteLoss):
             f"warm-up, or clip gradients (train.clip). Images of this batch: "
             f"{', '.join(self.files) or 'unknown'}.{left}"
         )
+
+
+class TrainingError(DetpipeError):
+    """Training ran, but what came out of it is not what was asked for."""
 
 
 class VerificationError(DetpipeError):

@@ -6,6 +6,8 @@ import difflib
 import logging
 import math
 from collections.abc import Mapping
+from datetime import timedelta
+from time import perf_counter
 from typing import Any, Literal
 
 from detpipe.core.errors import ConfigError
@@ -46,13 +48,18 @@ class _Watch(Hook):
             value = ctx.scalars.latest(self.metric)
             if not math.isnan(value):
                 self.look(ctx, value)
-            elif not self._warned:
-                self._warned = True
-                logger.warning(
-                    "%s: '%s' has no value (NaN) at step %d, as if it had not been evaluated; is "
-                    "there anything in the data set that it counts?",
-                    type(self).__name__, self.metric, ctx.state.step,
-                )  # fmt: skip
+            else:
+                self.look_at_nan(ctx)
+
+    def look_at_nan(self, ctx: LoopContext) -> None:
+        """What to do about NaN: it is said once."""
+        if not self._warned:
+            self._warned = True
+            logger.warning(
+                "%s: '%s' has no value (NaN) at step %d, as if it had not been evaluated; is "
+                "there anything in the data set that it counts?",
+                type(self).__name__, self.metric, ctx.state.step,
+            )  # fmt: skip
 
     def look(self, ctx: LoopContext, value: float) -> None:
         """What to do about a new value, which is not NaN."""
@@ -111,13 +118,17 @@ class Best(_Watch):
 
 
 class EarlyStop(_Watch):
-    """Ends the run when a metric has not become better for a while.
+    """Ends the run when a metric has not become better for a while, or is good or bad enough.
 
     Args:
         metric: name of a scalar.
         patience: how many values in a row may be no better before the run ends.
         min_delta: by how much a value must be better to count.
         mode: whether more (``max``) or less (``min``) is better.
+        threshold: the run ends as soon as a value is at least this good.
+        diverged: the run ends as soon as a value is worse than this.
+        check_finite: the run ends at a value that is infinite, or NaN; otherwise NaN counts as no
+            value (a metric that nothing in the data set counts for is NaN).
     """
 
     def __init__(
@@ -127,20 +138,29 @@ class EarlyStop(_Watch):
         patience: int = 5,
         min_delta: float = 0.0,
         mode: Mode = "max",
+        threshold: float | None = None,
+        diverged: float | None = None,
+        check_finite: bool = False,
     ) -> None:
         if patience < 1:
             raise ConfigError(f"EarlyStop: patience must be 1 or more, got {patience}")
+        if min_delta < 0:
+            raise ConfigError(f"EarlyStop: min_delta must be 0 or more, got {min_delta}")
         super().__init__(metric, mode)
         self._patience, self._min_delta = patience, min_delta
+        self._threshold, self._diverged, self._check_finite = threshold, diverged, check_finite
         self._waited = 0
 
     def on_start(self, ctx: LoopContext) -> None:
         """A run that had to stop still has to after a resume."""
         super().on_start(ctx)
         self._stop_if_exhausted(ctx)
+        if self.best is not None:
+            self._stop_at_limits(ctx, self.best)
 
     def look(self, ctx: LoopContext, value: float) -> None:
         """Counts values that are no better."""
+        self._stop_at_limits(ctx, value)
         if self.better(value, by=self._min_delta):
             self.best, self.best_step, self._waited = value, ctx.state.step, 0
         else:
@@ -156,9 +176,62 @@ class EarlyStop(_Watch):
         super().load_state_dict(state)
         self._waited = state["waited"]
 
+    def look_at_nan(self, ctx: LoopContext) -> None:
+        """Ends the run, if NaN is to end it."""
+        if self._check_finite:
+            ctx.stop(f"{self.metric} is NaN at step {ctx.state.step}")
+        else:
+            super().look_at_nan(ctx)
+
+    def _stop_at_limits(self, ctx: LoopContext, value: float) -> None:
+        sign = 1 if self.mode == "max" else -1
+        if self._threshold is not None and (value - self._threshold) * sign >= 0:
+            ctx.stop(f"{self.metric} is {value:g}, at least as good as {self._threshold:g}")
+        elif self._diverged is not None and (value - self._diverged) * sign < 0:
+            ctx.stop(f"{self.metric} is {value:g}, worse than {self._diverged:g}")
+        elif self._check_finite and math.isinf(value):
+            ctx.stop(f"{self.metric} is {value:g} at step {ctx.state.step}")
+
     def _stop_if_exhausted(self, ctx: LoopContext) -> None:
         if self._waited >= self._patience:
             ctx.stop(
                 f"{self.metric} has not become better than {self.best} (step {self.best_step}) "
                 f"in {self._waited} evaluations"
+            )
+
+
+class MaxTime(Hook):
+    """Ends the process's part of a run when its time is up, for a machine that is lent by the hour.
+
+    The run is not finished by it: a checkpoint is saved, the pipeline evaluates what there is,
+    and ``train.resume: true`` goes on, with as much time again.
+
+    Args:
+        hours: added up with the others.
+        minutes: added up with the others.
+        seconds: added up with the others; the time is counted from the start of training.
+    """
+
+    phase = Phase.DECIDE
+
+    def __init__(self, *, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
+        self._seconds = hours * 3600 + minutes * 60 + seconds
+        if not self._seconds > 0:
+            raise ConfigError(
+                f"MaxTime: the time must be above 0, got hours={hours:g}, minutes={minutes:g}, "
+                f"seconds={seconds:g}"
+            )
+        self._end = math.inf
+
+    def on_start(self, ctx: LoopContext) -> None:
+        """The clock starts."""
+        self._end = perf_counter() + self._seconds
+
+    def on_step(self, ctx: LoopContext) -> None:
+        """Ends the run at the first step after the time is up."""
+        if perf_counter() >= self._end and not ctx.is_last:
+            ctx.stop(
+                f"the time of {timedelta(seconds=self._seconds)} is up at step {ctx.state.step}; "
+                f"train.resume goes on",
+                resumable=True,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import perf_counter
@@ -12,6 +13,7 @@ import torch
 from torch import nn
 
 from detpipe.core.config import Duration, Every, locate
+from detpipe.core.errors import ConfigError
 from detpipe.train.contract import Hook, LoopContext, Phase, due
 from detpipe.train.launch import rng_state, set_rng_state
 
@@ -66,13 +68,17 @@ class Evaluate(Hook):
     """Evaluates during training and puts the results as scalars.
 
     The final weights are evaluated by the pipeline, exactly once; so nothing is evaluated after
-    the last step, unless the best weights are to be published and the last may be they.
+    the last step, unless a choice of weights to publish depends on it.
 
     Args:
         evaluate: model → name → value (``val/bbox/AP``), given by the program; None without a
             data set to evaluate on.
         every: the period; 0 for never.
         publish: given by the program, see ``train.publish``.
+        compare: the metric by which the better of trained and averaged weights is chosen, with
+            an EMA that is evaluated ``beside``. Then ``val/…`` is of the better ones, and
+            ``val_model/…`` and ``val_ema/…`` are of each.
+        mode: whether more (``max``) or less (``min``) of it is better.
     """
 
     phase = Phase.MEASURE
@@ -83,21 +89,24 @@ class Evaluate(Hook):
         *,
         every: Every,
         publish: Literal["final", "best"] = "final",
+        compare: str = "val/bbox/AP",
+        mode: Literal["max", "min"] = "max",
     ) -> None:
         self._evaluate, self._every, self._publish = evaluate, every, publish
+        self._compare, self._sign = compare, 1 if mode == "max" else -1
         self._period = 0
         self._owed = False
 
     def on_start(self, ctx: LoopContext) -> None:
         """Says when there will be evaluations; makes up for one that a signal broke off."""
         self._period = ctx.steps(self._every) if self._evaluate else 0
-        logger.info(self._plan(ctx.total_steps))
+        logger.info(self._plan(ctx))
         if self._owed:
             self._run(ctx)
 
     def on_step(self, ctx: LoopContext) -> None:
         """Evaluates when it is time; see the class for the last step."""
-        if self._publish == "best" if ctx.is_last else due(ctx.state.step, self._period):
+        if self._at_end(ctx) if ctx.is_last else due(ctx.state.step, self._period):
             self._run(ctx)
 
     def state_dict(self) -> dict[str, Any]:
@@ -115,8 +124,8 @@ class Evaluate(Hook):
         self._owed = True
         started = perf_counter()
         try:
-            with ctx.aside(), undisturbed(ctx.eval_model):
-                results = self._evaluate(ctx.eval_model)
+            with ctx.aside():
+                results = self._both(ctx) if ctx.beside else self._of(ctx.eval_model)
         except (KeyboardInterrupt, SystemExit) as signal:
             logger.warning("the evaluation at step %d is broken off", ctx.state.step)
             ctx.interruption = signal
@@ -126,13 +135,54 @@ class Evaluate(Hook):
             ctx.scalars.put(name, value, how="exact")
         ctx.scalars.put("time/evaluate", perf_counter() - started, how="exact")
 
-    def _plan(self, total: int) -> str:
+    def _of(self, model: nn.Module) -> Mapping[str, float]:
+        assert self._evaluate is not None  # noqa: S101 - the caller looked
+        with undisturbed(model):
+            return self._evaluate(model)
+
+    def _both(self, ctx: LoopContext) -> Mapping[str, float]:
+        """Results of the better of trained and averaged weights; it becomes ``eval_model``.
+
+        Raises:
+            ConfigError: the evaluation does not give the metric to compare by.
+        """
+        assert ctx.average is not None  # noqa: S101 - it is what stands beside
+        models = {"ema": ctx.average, "model": ctx.model}
+        results = {name: self._of(model) for name, model in models.items()}
+        values = {name: result.get(self._compare) for name, result in results.items()}
+        if any(value is None for value in values.values()):
+            raise ConfigError(
+                f"Evaluate: the evaluation gives no metric '{self._compare}' to compare by; it "
+                f"gives {', '.join(results['ema'])}"
+            )
+        ema, raw = float(values["ema"] or 0), float(values["model"] or 0)
+        better = "model" if (raw - ema) * self._sign > 0 or math.isnan(ema) else "ema"
+        ctx.eval_model = models[better]
+        logger.info(
+            "step %d: %s weights are better (%s: averaged %.4g, trained %.4g); they count, and "
+            "would be published", ctx.state.step,
+            "the averaged" if better == "ema" else "the trained", self._compare, ema, raw,
+        )  # fmt: skip
+        each = {
+            name.replace("/", f"_{which}/", 1): value
+            for which, result in results.items()
+            for name, value in result.items()
+        }
+        return {**results[better], **each}
+
+    def _at_end(self, ctx: LoopContext) -> bool:
+        """Whether a choice of weights waits for an evaluation of the last step."""
+        return self._publish == "best" or ctx.beside
+
+    def _plan(self, ctx: LoopContext) -> str:
+        total = ctx.total_steps
         if self._evaluate is None:
             return "nothing is evaluated during training: there are no images to evaluate on"
         at = list(range(self._period, total, self._period)) if self._period else []
-        if self._publish == "best":
+        if self._at_end(ctx):
             at.append(total)
-            after = "the best weights are evaluated once more, after training"
+            chosen = "best" if self._publish == "best" else "better"
+            after = f"the {chosen} weights are evaluated once more, after training"
         else:
             after = "the final weights are evaluated once, after training"
         if not at:

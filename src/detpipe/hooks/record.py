@@ -1,12 +1,20 @@
-"""The hook that writes scalars out."""
+"""Hooks that show and write scalars."""
 
 from __future__ import annotations
 
 import logging
+import math
+import sys
 from collections.abc import Mapping
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
 from detpipe.core.config import Every
+from detpipe.core.errors import ConfigError
 from detpipe.train.contract import Hook, LoopContext, Phase, due
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +65,11 @@ class Record(Hook):
         self._write_exact(ctx)
 
     def on_end(self, ctx: LoopContext) -> None:
-        """Writes what is left and closes the writers."""
-        if ctx.scalars.pending:
+        """Writes what is left and closes the writers.
+
+        What a run leaves that goes on later stays in its checkpoint, as in :meth:`on_error`.
+        """
+        if ctx.scalars.pending and not ctx.resumable:
             self._write_interval(ctx)
         self._write_exact(ctx)
         self._close()
@@ -86,3 +97,85 @@ class Record(Hook):
                 writer.close()
             except Exception:
                 logger.exception("%s could not be closed", type(writer).__name__)
+
+
+class ProgressBar(Hook):
+    """A progress bar with the time left, on a terminal only: a log file gets no line of it.
+
+    Args:
+        refresh: redraws a second, at most.
+    """
+
+    phase = Phase.RECORD
+
+    def __init__(self, *, refresh: float = 4.0) -> None:
+        if refresh <= 0:
+            raise ConfigError(f"ProgressBar: refresh must be above 0, got {refresh}")
+        self._refresh = refresh
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._next = 0.0
+
+    def on_start(self, ctx: LoopContext) -> None:
+        """Shows the bar, if there is a terminal."""
+        if not sys.stdout.isatty():
+            return
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._bar = Progress(
+            TextColumn("step {task.completed}/{task.total}"),
+            BarColumn(),
+            TextColumn("{task.percentage:.0f} %  {task.fields[left]} left  {task.fields[loss]}"),
+            console=_log_console(),
+            transient=True,
+            refresh_per_second=self._refresh,
+        )
+        self._task = self._bar.add_task(
+            "train", total=ctx.total_steps, completed=ctx.state.step, left="?", loss=""
+        )
+        self._bar.start()
+
+    def on_step(self, ctx: LoopContext) -> None:
+        """Moves it, as often as it is redrawn."""
+        if self._bar is None or self._task is None:
+            return
+        now = perf_counter()
+        if now < self._next and not ctx.is_last:
+            return
+        self._next = now + 1 / self._refresh
+        eta, loss = ctx.scalars.latest("time/eta"), ctx.scalars.latest("train/loss")
+        self._bar.update(
+            self._task,
+            completed=ctx.state.step,
+            left="?" if math.isnan(eta) else clock(eta),
+            loss="" if math.isnan(loss) else f"loss {loss:.4g}",
+        )
+
+    def on_end(self, ctx: LoopContext) -> None:
+        """Takes the bar away."""
+        self._close()
+
+    def on_error(self, ctx: LoopContext, error: BaseException) -> None:
+        """Takes the bar away."""
+        self._close()
+
+    def _close(self) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.stop()
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes, seconds: ``1:02:03``."""
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def _log_console() -> Any:
+    """The console that log lines go to, so that lines and the bar do not tear each other."""
+    from rich.logging import RichHandler
+
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, RichHandler):
+            return handler.console
+    return None

@@ -50,11 +50,15 @@ class Checkpoint(Hook):
             self._save(ctx)
 
     def on_end(self, ctx: LoopContext) -> None:
-        """Saves the final one, and waits until it is on disk."""
-        if self._saved_step == ctx.state.step:
-            self._folder.mark_final(ctx.state.step)
+        """Saves the last one, the final one unless there is more to do; waits for the disk.
+
+        The mark ``recalibrated`` says that a hook changed statistics since it was saved.
+        """
+        if self._saved_step == ctx.state.step and "recalibrated" not in ctx.marks:
+            if not ctx.resumable:
+                self._folder.mark_final(ctx.state.step)
         else:
-            self._folder.save(ctx.snapshot(), final=True)
+            self._save(ctx, final=not ctx.resumable)
         self._folder.wait()
 
     def on_error(self, ctx: LoopContext, error: BaseException) -> None:
@@ -75,7 +79,8 @@ class Checkpoint(Hook):
     def _is_best(self, ctx: LoopContext) -> bool:
         return self._best and "best" in ctx.marks
 
-    def _save(self, ctx: LoopContext) -> None:
+    def _save(self, ctx: LoopContext, *, final: bool = False) -> None:
         best = self._is_best(ctx)
-        self._folder.save(ctx.snapshot(), best=best, metric=ctx.marks["best"] if best else None)
+        metric = ctx.marks["best"] if best else None
+        self._folder.save(ctx.snapshot(), best=best, metric=metric, final=final)
         self._saved_step = ctx.state.step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ class EMA(Hook):
         decay: share of the old average that stays at each step.
         warmup: while few steps are done the decay is smaller, ``(1 + n) / (10 + n)``, so that
             the average forgets the first weights.
+        evaluate: the average ``instead`` of the trained weights, or ``beside`` them: then each
+            evaluation is of both, and the better of the two counts and is published (see
+            ``compare`` of :class:`~detpipe.hooks.measure.Evaluate`).
 
     Raises:
         ConfigError: the decay is not within 0..1.
@@ -30,10 +33,16 @@ class EMA(Hook):
 
     phase = Phase.UPDATE
 
-    def __init__(self, *, decay: float = 0.999, warmup: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        decay: float = 0.999,
+        warmup: bool = True,
+        evaluate: Literal["instead", "beside"] = "instead",
+    ) -> None:
         if not 0 <= decay < 1:
             raise ConfigError(f"EMA: decay must be at least 0 and below 1, got {decay}")
-        self._decay, self._warmup = decay, warmup
+        self._decay, self._warmup, self._beside = decay, warmup, evaluate == "beside"
         self._updates = 0
         self._average: nn.Module | None = None
         self._saved: Mapping[str, Tensor] | None = None
@@ -44,7 +53,8 @@ class EMA(Hook):
         if self._saved is not None:
             self._average.load_state_dict(self._saved)
             self._saved = None
-        ctx.eval_model = self._average
+        ctx.average = ctx.eval_model = self._average
+        ctx.beside = self._beside
 
     def on_step(self, ctx: LoopContext) -> None:
         """Moves the average towards the new weights."""

@@ -8,55 +8,33 @@ import json
 import logging
 import math
 import shutil
-import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from time import time
 from typing import IO, TYPE_CHECKING, Any
 
-from detpipe.hooks.record import Writer
+from detpipe.hooks.record import Writer, clock
 from detpipe.train.files import whole_file
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
     from tensorboard.summary.writer.event_file_writer import EventFileWriter  # type: ignore[import-untyped]
 
 logger = logging.getLogger(__name__)
 
 
 class Console(Writer):
-    """One log line a row, without NaN and values by class; on a terminal a progress bar too.
+    """One log line a row, without NaN and values by class.
 
     Args:
         total_steps: of the run, given by the program.
-        bar: whether to draw the bar when the output is a terminal.
     """
 
-    def __init__(self, *, total_steps: int = 0, bar: bool = True) -> None:
-        self._total, self._bar = total_steps, bar
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
-
-    def open(self, *, start_step: int) -> None:
-        """Shows the bar, if any."""
-        if self._bar and self._total and sys.stdout.isatty():
-            from rich.progress import Progress
-
-            self._progress = Progress(console=_rich_console(), transient=True)
-            self._task = self._progress.add_task("train", total=self._total, completed=start_step)
-            self._progress.start()
+    def __init__(self, *, total_steps: int = 0) -> None:
+        self._total = total_steps
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Logs the row."""
         logger.info(console_line(step, scalars, total=self._total))
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=step)
-
-    def close(self) -> None:
-        """Takes the bar away."""
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
 
 
 def console_line(step: int, scalars: Mapping[str, float], *, total: int = 0) -> str:
@@ -77,7 +55,7 @@ def console_line(step: int, scalars: Mapping[str, float], *, total: int = 0) -> 
             parts[-1] += f" (data {row.pop('time/data', math.nan):.2g})"
             row.pop("time/images_per_second", None)
         if "time/eta" in row:
-            parts.append(f"{_clock(row.pop('time/eta'))} left")
+            parts.append(f"{clock(row.pop('time/eta'))} left")
     parts += [
         f"{name} {value:.4g}"
         for name, value in row.items()
@@ -213,21 +191,6 @@ class TensorBoard(Writer):
             self._events.close()
 
 
-def _rich_console() -> Any:
-    """The console that log lines go to, so that lines and the bar do not tear each other."""
-    from rich.logging import RichHandler
-
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, RichHandler):
-            return handler.console
-    return None
-
-
 def _is_of_a_class(name: str) -> bool:
     """``val/bbox/AP/person``; there may be hundreds."""
     return name.count("/") > 2
-
-
-def _clock(seconds: float) -> str:
-    whole = round(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kedro.pipeline import Node, Pipeline
 
@@ -12,6 +14,11 @@ from detpipe.evaluate.config import EvaluateConfig
 from detpipe.models.config import ModelSpec
 from detpipe.pipelines import DataFrame, Module, Weights, existing
 from detpipe.train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from detpipe.data.store import Store
+    from detpipe.data.stream import TrainStream
+    from detpipe.data.transform import Step
 
 
 def build_model(classes: DataFrame, model: ModelSpec, train: TrainConfig) -> Module:
@@ -49,22 +56,10 @@ def train(
         The published weights, and the history: one row a logged step.
     """
     from detpipe.core.types import Weights
-    from detpipe.data import augment
-    from detpipe.data.store import Store
-    from detpipe.data.stream import TrainStream
     from detpipe.train.build import train_detector
     from detpipe.train.launch import torch_threads
 
-    store = Store.from_tables(images, boxes, classes, existing(raw), split="train")
-    batches = TrainStream(
-        store,
-        batch_size=train.batch_size,
-        sampler=train.sampler.build(length=len(store), seed=train.seed, store=store),
-        resize=stream.resize,
-        augment=[augment.build(transform) for transform in train.augment.values() if transform],
-        seed=train.seed,
-        workers=stream.workers,
-    )
+    store, batches = training_stream(images, boxes, classes, raw, train, stream)
     settings = {
         "train": train.model_dump(mode="json"),
         "model": spec.model_dump(mode="json"),
@@ -88,8 +83,62 @@ def train(
         "resize": settings["stream"]["resize"],
         "step": result.step,
         "published": train.publish,
+        "source": result.source,
+        "metrics": result.metrics,
+        "config": settings,
+        "versions": {name: version(name) for name in ("detpipe", "torch", "torchvision")},
     }
     return Weights(result.weights, metadata), result.history
+
+
+def training_stream(
+    images: DataFrame,
+    boxes: DataFrame,
+    classes: DataFrame,
+    raw: Path,
+    train: TrainConfig,
+    stream: StreamConfig,
+) -> tuple[Store, TrainStream]:
+    """The training images, and batches of them in the order and shape that training gets."""
+    from detpipe.data.store import Store
+    from detpipe.data.stream import TrainStream
+
+    store = Store.from_tables(images, boxes, classes, existing(raw), split="train")
+    batches = TrainStream(
+        store,
+        batch_size=train.batch_size,
+        sampler=train.sampler.build(
+            length=len(store), seed=train.seed, store=store, batch_size=train.batch_size
+        ),
+        resize=stream.resize,
+        augment=transforms(train, images_per_epoch=len(store)),
+        seed=train.seed,
+        workers=stream.workers,
+    )
+    return store, batches
+
+
+def transforms(train: TrainConfig, *, images_per_epoch: int) -> list[Step]:
+    """The transforms of ``train.augment``, each with the image from which it is switched off."""
+    from detpipe.core.config import Duration
+    from detpipe.data.augment import build
+    from detpipe.data.transform import Until
+    from detpipe.train.plan import Plan
+
+    steps: list[Step] = []
+    for spec in filter(None, train.augment.values()):
+        transform, until = build(spec), spec.until
+        if until is None:
+            steps.append(transform)
+            continue
+        plan = Plan.of(train, images_per_epoch=images_per_epoch)
+        # Whole steps: the images of one update are all made with it, or all without.
+        if isinstance(until, Duration):
+            last = round(plan.to_progress(until) * plan.total_steps)
+        else:
+            last = max(1, round(until * plan.total_steps))
+        steps.append(Until(transform, last * plan.images_per_step))
+    return steps
 
 
 def evaluator(

@@ -132,10 +132,13 @@ class Tracking:
     def _open(
         self, run_params: dict[str, Any], pipeline: Pipeline, catalog: CatalogProtocol
     ) -> None:
-        import mlflow
-
         context = self._context
         assert context is not None  # noqa: S101 - the caller looked
+        parameters = records.used_parameters(context, pipeline)
+        if getattr(parameters.get("train"), "rehearsal", False):
+            return
+        import mlflow
+
         settings = self._settings(context)
         _use_store(settings["uri"])
         # Registered after MLflow's own, so it runs before: MLflow's would call a run that Ctrl-C
@@ -150,7 +153,6 @@ class Tracking:
                 settings["experiment"], artifact_location=settings["artifacts"]
             )
         )
-        parameters = records.used_parameters(context, pipeline)
         resumed = self._resumed_run(parameters, pipeline, catalog)
         run = mlflow.start_run(
             run_id=resumed,
@@ -232,6 +234,7 @@ class Tracking:
         if not self._run_id:
             return
         run_id, self._run_id = self._run_id, ""
+        self._log_the_log(run_id)
         try:
             import mlflow
 
@@ -242,6 +245,15 @@ class Tracking:
                 mlflow.MlflowClient().set_terminated(run_id, status)
         except Exception as error:  # noqa: BLE001
             self._warn(f"the run's status {status} is not in the tracker", error)
+
+    def _log_the_log(self, run_id: str) -> None:
+        try:
+            import mlflow
+
+            if self._catalog is not None and (log := self._catalog.load("run_log")).exists():
+                mlflow.MlflowClient().log_artifact(run_id, str(log), "logs")
+        except Exception as error:  # noqa: BLE001
+            self._warn("the log is not in the tracker", error)
 
     def _killed(self) -> None:
         self._close("KILLED")

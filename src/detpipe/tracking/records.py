@@ -149,9 +149,10 @@ def log_table(name: str, table: Any) -> None:
 
 
 def log_checkpoints(catalog: CatalogProtocol) -> None:
-    """The final and the best checkpoint; the periodic ones stay on disk only."""
+    """The final and the best checkpoint, and a profile; the periodic ones stay on disk only."""
     import mlflow
 
+    from detpipe.hooks.profile import FOLDER as PROFILE
     from detpipe.train.checkpoint import INDEX, CheckpointFolder
 
     folder = CheckpointFolder(catalog.load("checkpoints"))
@@ -159,3 +160,5 @@ def log_checkpoints(catalog: CatalogProtocol) -> None:
     for file in (*files, folder.path / INDEX):
         if file.exists():
             mlflow.log_artifact(str(file), "checkpoints")
+    if (folder.path / PROFILE).is_dir():
+        mlflow.log_artifacts(str(folder.path / PROFILE), PROFILE)

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn, optim
 
 from detpipe.core.config import Spec
-from detpipe.core.errors import ConfigError
-from detpipe.train.checkpoint import CheckpointFolder, published, to_cpu
-from detpipe.train.config import TrainConfig
+from detpipe.core.errors import ConfigError, NonFiniteLoss
+from detpipe.train.announce import announce, summarise
+from detpipe.train.checkpoint import CheckpointFolder, published, published_as, to_cpu
+from detpipe.train.config import BEST, TrainConfig
 from detpipe.train.contract import Hook, LoopContext, Stream, as_hook
+from detpipe.train.groups import parameter_groups
 from detpipe.train.launch import pick_device, seeded, unwrapped
 from detpipe.train.loop import fit
 from detpipe.train.plan import Plan
 from detpipe.train.resume import content_to_resume, flat, make_room, reaches, restore_best
-from detpipe.train.schedule import Schedule, with_warmup
+from detpipe.train.schedule import Schedule, by_epoch, with_warmup
 from detpipe.train.update import GradientUpdate
 
 if TYPE_CHECKING:
@@ -33,10 +35,8 @@ logger = logging.getLogger(__name__)
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 Rows = Callable[[], list[dict[str, Any]]]
 
-# Hooks are above this package: it knows them as everybody's hooks are known, by their names.
 RECORD = Spec(use="detpipe.hooks.record.Record")
 HISTORY = Spec(use="detpipe.hooks.writers.Json")
-BEST = "detpipe.hooks.decide.Best"
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,16 @@ class TrainResult:
     Attributes:
         weights: the published ones, on the CPU.
         step: the optimiser update they are from.
+        source: ``ema`` if they are the average, ``model`` if they are as trained.
+        metrics: scalar name → value, what was measured at that step during training.
         history: one row a written step: ``step``, then one column a scalar; NaN where a row has
             no value.
     """
 
     weights: dict[str, Tensor]
     step: int
+    source: Literal["model", "ema"]
+    metrics: dict[str, float]
     history: pd.DataFrame
 
 
@@ -81,11 +85,12 @@ def train_detector(
         ConfigError: the settings do not fit the data, the machine, or the run to resume.
         CheckpointError: there is a checkpoint to resume from, and it cannot be read or does not
             belong to this run.
-        NonFiniteLoss: a loss became NaN or infinite.
+        NonFiniteLoss: a loss became NaN or infinite, and ``non_finite`` does not help.
     """
     plan = Plan.of(config, images_per_epoch=stream.images_per_epoch)
     device = pick_device(config.device)
-    record, written = build_record(config, folder=folder, plan=plan)
+    run = _Run(config, plan, model, stream, folder, evaluate)
+    built = run.hooks()  # a mistake in their settings shows before anything is touched
     header = {"config": flat(run_config or {}), "classes": list(classes)}
     checkpoints = CheckpointFolder(folder)
     content = content_to_resume(checkpoints, header) if config.resume else None
@@ -93,41 +98,92 @@ def train_detector(
         markers = [name for name, spec in config.hooks.items() if spec and spec.use == BEST]
         restore_best(checkpoints, content, hooks=markers, needed=config.publish == "best")
     if content is not None and checkpoints.finished and reaches(content, plan):
-        return _finished_before(checkpoints, content, config, as_history(written()))
+        return _finished_before(checkpoints, content, config, as_history(built[1]()))
 
     model.to(device)
     if config.channels_last:
         model.to(memory_format=torch.channels_last)
     update = build_update(config, model, plan=plan, device=device)
-    hooks = {**build_hooks(config, folder=folder, evaluate=evaluate), "record": record}
     # All is built: no mistake in the settings can cost what is in the folder any more.
     if content is None:
         make_room(checkpoints)
     else:
         checkpoints.forget_after(content["state"]["step"])
-    _announce(config, plan, update, device, folder, content)
+    announce(config, plan, update, model, device=device, folder=folder, content=content)
     started = perf_counter()
     with seeded(config.seed):
-        ctx = fit(
-            model,
-            stream,
-            update,
-            total_steps=plan.total_steps,
-            images_per_step=plan.images_per_step,
-            hooks=hooks,
-            device=device,
-            reference_batch=plan.reference_batch,
-            header=header,
-            resume=content,
+        ctx, written = run.fit(update, built=built, device=device, header=header, content=content)
+    metric = next((s.options.get("metric") for s in _specs(config) if s.use == BEST), None)
+    summarise(ctx, checkpoints, seconds=perf_counter() - started, best=metric)
+    return _result(ctx, checkpoints, config, as_history(written()))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What stays the same when a run goes back to a checkpoint."""
+
+    config: TrainConfig
+    plan: Plan
+    model: nn.Module
+    stream: Stream
+    folder: Path
+    evaluate: Evaluate | None
+
+    def hooks(self) -> tuple[dict[str, Hook], Rows]:
+        """All hooks, and how to read back what is recorded."""
+        record, written = build_record(self.config, folder=self.folder, plan=self.plan)
+        hooks = build_hooks(
+            self.config,
+            folder=self.folder,
+            evaluate=self.evaluate,
+            stream=self.stream,
+            model=self.model,
         )
-    logger.info(
-        "training is done: step %d of %d, epoch %.2f, in %s%s",
-        ctx.state.step, plan.total_steps, ctx.epoch,
-        timedelta(seconds=round(perf_counter() - started)),
-        f"; ended early: {ctx.stop_reason}" if ctx.stop_reason else "",
-    )  # fmt: skip
-    weights, step = _published_weights(ctx, checkpoints, config)
-    return TrainResult(weights, step, as_history(written()))
+        return {**hooks, "record": record}, written
+
+    def fit(
+        self,
+        update: GradientUpdate,
+        *,
+        built: tuple[dict[str, Hook], Rows],
+        device: torch.device,
+        header: Mapping[str, Any],
+        content: Mapping[str, Any] | None,
+    ) -> tuple[LoopContext, Rows]:
+        """:func:`~detpipe.train.loop.fit`, again from the newest checkpoint where that is asked."""
+        choice = self.config.non_finite
+        reloads = content["state"].get("reloads", 0) if content is not None else 0
+        hooks, written = built
+        while True:
+            try:
+                ctx = fit(
+                    self.model,
+                    self.stream,
+                    update,
+                    total_steps=self.plan.total_steps,
+                    images_per_step=self.plan.images_per_step,
+                    hooks=hooks,
+                    device=device,
+                    reference_batch=self.plan.reference_batch,
+                    header=header,
+                    resume=content,
+                    skip_limit=choice.limit,
+                )
+            except NonFiniteLoss as error:
+                if choice.action != "reload" or reloads >= choice.limit:
+                    raise
+                content = CheckpointFolder(self.folder).latest()
+                if content is None:
+                    raise
+                reloads += 1
+                content["state"] |= {"images_seen": error.images_seen, "reloads": reloads}
+                logger.warning(
+                    "%s The run goes back to step %d (%d of at most %d times) and on with the "
+                    "images after these", error, content["state"]["step"], reloads, choice.limit,
+                )  # fmt: skip
+                hooks, written = self.hooks()
+            else:
+                return ctx, written
 
 
 def build_update(
@@ -136,15 +192,15 @@ def build_update(
     """Optimiser, schedule and gradient handling as ``config`` says.
 
     Raises:
-        ConfigError: nothing is left to train.
+        ConfigError: nothing is left to train, or the groups do not fit model and optimiser.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    if not parameters:
+    if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError("every parameter of the model is frozen: there is nothing to train")
     fused = {"fused": True} if device.type in ("cpu", "cuda") else {}  # a third of the time
     if "foreach" in config.optimizer.options:
         fused = {}
-    optimizer: optim.Optimizer = config.optimizer.build(parameters, **fused)
+    groups = parameter_groups(model, config.groups, optimizer=config.optimizer)
+    optimizer: optim.Optimizer = config.optimizer.build(groups, **fused)
     for group in optimizer.param_groups:
         group["lr"] *= plan.lr_scale
     return GradientUpdate(
@@ -154,13 +210,21 @@ def build_update(
         clip=config.clip,
         precision=config.precision,
         device=device.type,
+        keep=list(model.buffers()) if config.non_finite.action == "skip" else None,
     )
 
 
 def build_schedule(config: TrainConfig, *, plan: Plan) -> Schedule:
     """``train.schedule`` times ``train.warmup``."""
+    schedule: Schedule = config.schedule.partial(args=1, to_progress=plan.to_progress)
+    if config.schedule_by == "epoch":
+        schedule = by_epoch(
+            schedule,
+            steps_per_epoch=plan.images_per_epoch / plan.images_per_step,
+            total_steps=plan.total_steps,
+        )
     return with_warmup(
-        config.schedule.partial(args=1, to_progress=plan.to_progress),
+        schedule,
         until=plan.warmup_steps / plan.total_steps,
         shape=config.warmup.shape,
         factor=config.warmup.factor,
@@ -168,7 +232,12 @@ def build_schedule(config: TrainConfig, *, plan: Plan) -> Schedule:
 
 
 def build_hooks(
-    config: TrainConfig, *, folder: Path, evaluate: Evaluate | None = None
+    config: TrainConfig,
+    *,
+    folder: Path,
+    evaluate: Evaluate | None = None,
+    stream: Stream | None = None,
+    model: nn.Module | None = None,
 ) -> dict[str, Hook]:
     """``train.hooks``, by name.
 
@@ -176,7 +245,15 @@ def build_hooks(
         ConfigError: one of them cannot be built, or is no hook.
     """
     return {
-        name: as_hook(spec.build(folder=folder, evaluate=evaluate, publish=config.publish))
+        name: as_hook(
+            spec.build(
+                folder=folder,
+                evaluate=evaluate,
+                publish=config.publish,
+                stream=stream,
+                model=model,
+            )
+        )
         for name, spec in config.hooks.items()
         if spec is not None
     }
@@ -222,16 +299,49 @@ def _finished_before(
         checkpoints.path, step,
     )  # fmt: skip
     source = (_best(checkpoints) if config.publish == "best" else None) or content
-    return TrainResult(published(source), source["state"]["step"], history)
+    return _result_of(source, history)
 
 
-def _published_weights(
-    ctx: LoopContext, checkpoints: CheckpointFolder, config: TrainConfig
-) -> tuple[dict[str, Tensor], int]:
+def _result(
+    ctx: LoopContext, checkpoints: CheckpointFolder, config: TrainConfig, history: pd.DataFrame
+) -> TrainResult:
     best = _best(checkpoints) if config.publish == "best" else None
     if best is not None:
-        return published(best), best["state"]["step"]
-    return to_cpu(unwrapped(ctx.eval_model).state_dict()), ctx.state.step
+        return _result_of(best, history)
+    return TrainResult(
+        weights=to_cpu(unwrapped(ctx.eval_model).state_dict()),
+        step=ctx.state.step,
+        source="model" if ctx.eval_model is ctx.model else "ema",
+        metrics=_metrics(ctx.scalars.state_dict(), ctx.state.step),
+        history=history,
+    )
+
+
+def _result_of(content: Mapping[str, Any], history: pd.DataFrame) -> TrainResult:
+    step = content["state"]["step"]
+    return TrainResult(
+        weights=published(content),
+        step=step,
+        source=published_as(content),
+        metrics=_metrics(content["scalars"], step),
+        history=history,
+    )
+
+
+def _metrics(scalars: Mapping[str, Any], step: int) -> dict[str, float]:
+    """What was measured at ``step`` itself, without times and values of single classes."""
+    return {
+        name: value
+        for name, (at, value) in scalars["latest"].items()
+        if at == step
+        and math.isfinite(value)
+        and name.count("/") < 3
+        and not name.startswith(("time/", "memory/"))
+    }
+
+
+def _specs(config: TrainConfig) -> list[Spec]:
+    return [spec for spec in config.hooks.values() if spec is not None]
 
 
 def _best(checkpoints: CheckpointFolder) -> dict[str, Any] | None:
@@ -243,42 +353,3 @@ def _best(checkpoints: CheckpointFolder) -> dict[str, Any] | None:
             "the final weights are taken"
         )
     return best
-
-
-def _announce(
-    config: TrainConfig,
-    plan: Plan,
-    update: GradientUpdate,
-    device: torch.device,
-    folder: Path,
-    content: Mapping[str, Any] | None,
-) -> None:
-    """Says what is going to happen, and what in it is odd."""
-    epochs = plan.total_steps * plan.images_per_step / plan.images_per_epoch
-    start = content["state"]["step"] if content is not None else 0
-    rates = sorted({group["lr"] for group in update.optimizer.param_groups})
-    logger.info(
-        "%s %d training images, %d steps (%.3g epochs) of %d × %d images; learning rate %s; %s on "
-        "%s with %d threads; files go to '%s'",
-        f"resuming at step {start}:" if start else "training:",
-        plan.images_per_epoch, plan.total_steps, epochs, config.batch_size, config.accumulate,
-        ", ".join(f"{lr:g}" for lr in rates), config.precision, device, torch.get_num_threads(),
-        folder,
-    )  # fmt: skip
-    if plan.lr_scale != 1:
-        logger.info(
-            "the settings were written for %s images a step: the learning rate is multiplied by "
-            "%g, steps cover as many images as they would have",
-            plan.reference_batch, plan.lr_scale,
-        )  # fmt: skip
-    if plan.warmup_steps >= plan.total_steps:
-        logger.warning(
-            "the warm-up (%d steps) is not over before the run (%d steps) ends: the learning rate "
-            "never gets to its full value; shorten train.warmup.duration",
-            plan.warmup_steps, plan.total_steps,
-        )  # fmt: skip
-    if plan.images_per_step > plan.images_per_epoch:
-        logger.warning(
-            "one step takes %d images, more than the %d training images",
-            plan.images_per_step, plan.images_per_epoch,
-        )  # fmt: skip

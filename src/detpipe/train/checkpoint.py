@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -310,8 +310,15 @@ def load_checkpoint(file: Path) -> dict[str, Any]:
 
 
 def published(content: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights to evaluate and hand on: the average if there is one, else the model's."""
-    return dict(content["ema"] or content["model"])
+    """The weights to evaluate and hand on, see :func:`published_as`."""
+    return dict(content[published_as(content)])
+
+
+def published_as(content: Mapping[str, Any]) -> Literal["model", "ema"]:
+    """Which weights those are: ``ema`` (the average) or ``model`` (as trained)."""
+    if "published" in content:  # checkpoints of the first version always had the average
+        return "ema" if content["published"] == "ema" else "model"
+    return "ema" if content["ema"] else "model"
 
 
 def to_cpu(tree: Any) -> Any:

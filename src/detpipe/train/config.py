@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from detpipe.core.config import Duration, Every, Frozen, Spec, check_specs, transform_args
 
-HOOK_RESOURCES = ("folder", "evaluate", "publish")
+# Hooks are above this package: it knows them as everybody's hooks are known, by their names.
+EMA = "detpipe.hooks.update.EMA"
+EVALUATE = "detpipe.hooks.measure.Evaluate"
+BEST = "detpipe.hooks.decide.Best"
+CHECKPOINT = "detpipe.hooks.save.Checkpoint"
+
+HOOK_RESOURCES = ("folder", "evaluate", "publish", "stream", "model")
 """What a hook's constructor may ask for by name, see :func:`detpipe.train.build.build_hooks`."""
+SAMPLER_RESOURCES = ("length", "seed", "store", "batch_size")
+"""What a sampler may ask for by name, see :mod:`detpipe.data.sampler`."""
 WRITER_RESOURCES = ("folder", "total_steps")
 """What a writer's constructor may ask for by name."""
 
@@ -30,15 +38,68 @@ class Clip(Frozen):
     """Gradient clipping, after unscaling."""
 
     norm: float | None = Field(default=None, gt=0)
-    """Clip the global L2 norm to this."""
+    """Clip the L2 norm of all gradients together to this."""
+    parameter_norm: float | None = Field(default=None, gt=0)
+    """Clip the L2 norm of each parameter's gradient to this."""
     value: float | None = Field(default=None, gt=0)
     """Clip every element to ± this."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if self.norm is not None and self.value is not None:
-            raise ValueError("give norm or value, not both")
+        given = [n for n in ("norm", "parameter_norm", "value") if getattr(self, n) is not None]
+        if len(given) > 1:
+            raise ValueError(f"give one of norm, parameter_norm and value, got {given}")
         return self
+
+
+class GroupOptions(Frozen):
+    """What differs for some parameters."""
+
+    lr_factor: float = Field(default=1.0, ge=0)
+    """On the learning rate; multiplied with the other factors that meet the parameter."""
+    weight_decay: float | None = Field(default=None, ge=0)
+    """Instead of the optimiser's; comes before those of norm and bias."""
+
+
+class Groups(Frozen):
+    """Parameters with a learning rate or weight decay of their own (optimiser groups)."""
+
+    norm_weight_decay: float | None = Field(default=None, ge=0)
+    """Of normalisation layers (detectron2: WEIGHT_DECAY_NORM); None: as all."""
+    bias_weight_decay: float | None = Field(default=None, ge=0)
+    """Of biases outside normalisation layers (detectron2: WEIGHT_DECAY_BIAS); None: as all."""
+    backbone_lr_factor: float = Field(default=1.0, ge=0)
+    """On the learning rate of the backbone's stages; 0.1 is usual for pretrained ones."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """The learning rate of each stage of the backbone is that of the next one times this: the
+    last stage has the first power, 1 is off."""
+    patterns: dict[str, GroupOptions | None] = Field(default_factory=dict)
+    """Regular expression, searched in the parameter's name → what differs; of several that match
+    factors multiply and the last weight decay counts. ``null`` takes one out."""
+
+
+class NonFinite(Frozen):
+    """What happens when a loss, or the gradient, is NaN or infinite."""
+
+    action: Literal["stop", "skip", "reload"] = "stop"
+    """``stop`` the run; ``skip`` the step: weights and running statistics stay as they were (a
+    check of each step, which waits for a GPU); ``reload`` the newest checkpoint and go on after
+    the images that led there."""
+    limit: int = Field(default=10, gt=0)
+    """More steps left out, or reloads, in one run stop it."""
+
+    @model_validator(mode="after")
+    def _limit_counts(self) -> Self:
+        if self.action == "stop" and "limit" in self.model_fields_set:
+            raise ValueError("limit has no meaning with action: stop, which stops at the first")
+        return self
+
+
+class AugmentSpec(Spec):
+    """A transform, and the part of the run in which it is used."""
+
+    until: Annotated[float, Field(gt=0, le=1)] | Duration | None = None
+    """It is switched off after this share (``0.85``) or duration (``10 epochs``) of the run."""
 
 
 class TrainConfig(Frozen):
@@ -61,8 +122,13 @@ class TrainConfig(Frozen):
     """Any ``torch.optim`` class by import path, with its options."""
     schedule: Spec = Spec(use="detpipe.train.schedule.constant")
     """A function of progress 0..1 that gives the factor on the learning rate."""
+    schedule_by: Literal["step", "epoch"] = "step"
+    """Whether the schedule moves with each step, or only with each whole epoch; the warm-up always
+    moves with each step."""
     warmup: Warmup = Warmup()
     """The rise of the learning rate at the start; multiplied into the schedule."""
+    groups: Groups = Groups()
+    """Parameters with a learning rate or weight decay of their own."""
     clip: Clip = Clip()
     """Gradient clipping; none by default."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -71,8 +137,11 @@ class TrainConfig(Frozen):
     """Keep weights and activations channels-last: same numbers, faster on most CPUs and GPUs."""
     sampler: Spec = Spec(use="detpipe.data.sampler.shuffle")
     """The order of images."""
-    augment: dict[str, Spec | None] = Field(default_factory=dict)
-    """Transforms of the training images, in this order; ``null`` takes one out."""
+    augment: dict[str, AugmentSpec | None] = Field(default_factory=dict)
+    """Transforms of the training images, in this order; ``null`` takes one out, ``until`` switches
+    one off for the rest of the run."""
+    non_finite: NonFinite = NonFinite()
+    """What happens when a loss, or the gradient, is NaN or infinite."""
     hooks: dict[str, Spec | None] = Field(default_factory=dict)
     """What else happens in the loop; ``null`` takes one out."""
     writers: dict[str, Spec | None] = Field(default_factory=dict)
@@ -83,24 +152,52 @@ class TrainConfig(Frozen):
     """Continue from the newest checkpoint, if there is one."""
     publish: Literal["final", "best"] = "final"
     """The weights that the train pipeline evaluates and hands on."""
+    dry_run: bool = False
+    """Two steps of everything, evaluation and reports too, on a few images; nothing is kept."""
+    overfit: int = Field(default=0, ge=0)
+    """Learn this many batches by heart, without augmentation, and fail unless the loss gets near
+    zero: a self-test of data, model and settings. Nothing is kept; 0 is off."""
+
+    @field_validator("precision", mode="before")
+    @classmethod
+    def _not_apex(cls, value: Any) -> Any:
+        if value in ("O0", "O1", "O2", "O3", "apex", "amp", "16", "16-mixed", "bf16-mixed", 16):
+            raise ValueError(
+                f"'{value}' is another program's word; write fp32, bf16, or fp16 (GPU, with a "
+                f"gradient scaler): PyTorch's own autocast, which replaced apex"
+            )
+        return value
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
         if self.publish == "best":
-            there = {spec.use for spec in self.hooks.values() if spec}
-            for needed in (
-                "detpipe.hooks.measure.Evaluate",
-                "detpipe.hooks.decide.Best",
-                "detpipe.hooks.save.Checkpoint",
-            ):
-                if needed not in there:
+            for needed in (EVALUATE, BEST, CHECKPOINT):
+                if not self._has(needed):
                     raise ValueError(f"publish: best needs the hook {needed}")
+        if self.dry_run and self.overfit:
+            raise ValueError("dry_run and overfit are two different tests: set one of them")
+        beside = [
+            name for name, spec in self.hooks.items()
+            if spec and spec.use == EMA and spec.options.get("evaluate") == "beside"
+        ]  # fmt: skip
+        if beside and not self._has(EVALUATE):
+            raise ValueError(f"hooks.{beside[0]}.evaluate: beside needs the hook {EVALUATE}")
+        if self.non_finite.action == "reload" and not self._has(CHECKPOINT):
+            raise ValueError(f"non_finite.action: reload needs the hook {CHECKPOINT}")
         check_specs(
             (self.optimizer, "train.optimizer", 1, ()),
             (self.schedule, "train.schedule", 1, ("to_progress",)),
-            (self.sampler, "train.sampler", 0, ("length", "seed", "store")),
+            (self.sampler, "train.sampler", 0, SAMPLER_RESOURCES),
             *((s, f"train.augment.{n}", transform_args(s), ()) for n, s in self.augment.items()),
             *((s, f"train.hooks.{n}", 0, HOOK_RESOURCES) for n, s in self.hooks.items()),
             *((s, f"train.writers.{n}", 0, WRITER_RESOURCES) for n, s in self.writers.items()),
         )
         return self
+
+    @property
+    def rehearsal(self) -> bool:
+        """Whether nothing of the run is to be kept."""
+        return self.dry_run or self.overfit > 0
+
+    def _has(self, hook: str) -> bool:
+        return any(spec.use == hook for spec in self.hooks.values() if spec)

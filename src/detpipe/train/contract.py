@@ -29,7 +29,9 @@ class Phase(IntEnum):
     """When a hook runs within a step; the order is the order of the numbers."""
 
     UPDATE = 10
-    """Changes the weights or what goes with them (EMA, PreciseBN, unfreezing)."""
+    """Changes the weights or what goes with them (EMA, unfreezing)."""
+    CALIBRATE = 15
+    """Adapts the model that is evaluated to its weights (PreciseBN)."""
     MEASURE = 20
     """Produces scalars (timer, memory, evaluation)."""
     DECIDE = 30
@@ -59,6 +61,10 @@ class TrainState:
     """Optimiser updates done."""
     images_seen: int = 0
     """Training images taken from the stream: the stream's address."""
+    skipped: int = 0
+    """Updates left out because their losses or gradients were not finite."""
+    reloads: int = 0
+    """How often the run went back to a checkpoint because of such losses."""
 
 
 @dataclass
@@ -73,6 +79,9 @@ class LoopContext:
         reference_batch: the batch that durations in steps were written for; None for this one.
         model: the module being trained.
         eval_model: the module to evaluate and publish (the same one, or its EMA).
+        average: the EMA of ``model``, kept in checkpoints; None without.
+        beside: whether both ``model`` and ``average`` are evaluated, and the better one becomes
+            ``eval_model``.
         optimizer: the optimiser.
         scalars: this run's scalars; put new ones, read the latest ones.
         marks: what DECIDE hooks decided in this step; cleared by the loop before each step.
@@ -80,6 +89,7 @@ class LoopContext:
         data_seconds: how long the step waited for its batches.
         aside_seconds: spent so far on what is not training, see :meth:`aside`.
         stop_reason: why the run will end after this step; empty while it goes on.
+        resumable: whether a run that was asked to stop has more to do; see :meth:`stop`.
         interruption: what a signal asked to raise after this step; hooks only save what is
             needed to go on later as if nothing had happened.
         take_snapshot: set by the loop, see :meth:`snapshot`.
@@ -95,11 +105,14 @@ class LoopContext:
     optimizer: optim.Optimizer
     scalars: Scalars
     reference_batch: int | None = None
+    average: nn.Module | None = None
+    beside: bool = False
     marks: dict[str, Any] = field(default_factory=dict)
     batch: Batch | None = None
     data_seconds: float = 0.0
     aside_seconds: float = 0.0
     stop_reason: str = ""
+    resumable: bool = False
     interruption: BaseException | None = None
     take_snapshot: Callable[[], dict[str, Any]] | None = None
     breakable: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -128,9 +141,15 @@ class LoopContext:
             reference_batch=self.reference_batch,
         )
 
-    def stop(self, reason: str) -> None:
-        """Ends the run after this step; every hook still gets its ``on_step`` and ``on_end``."""
-        self.stop_reason = self.stop_reason or reason
+    def stop(self, reason: str, *, resumable: bool = False) -> None:
+        """Ends the run after this step; every hook still gets its ``on_step`` and ``on_end``.
+
+        Args:
+            reason: for people.
+            resumable: the run is not finished: ``train.resume`` goes on with it.
+        """
+        if not self.stop_reason:
+            self.stop_reason, self.resumable = reason, resumable
 
     @contextmanager
     def aside(self) -> Iterator[None]:

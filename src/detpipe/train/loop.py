@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from time import perf_counter
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from detpipe.core.errors import CheckpointError, DataError, NonFiniteWeights
+from detpipe.core.errors import CheckpointError, DataError, NonFiniteLoss, NonFiniteWeights
 from detpipe.core.types import Batch
 from detpipe.train.checkpoint import FORMAT, to_cpu
 from detpipe.train.contract import Hook, LoopContext, Stream, TrainState, as_hook
@@ -36,6 +36,7 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
     reference_batch: int | None = None,
     header: Mapping[str, Any] | None = None,
     resume: Mapping[str, Any] | None = None,
+    skip_limit: int = 0,
 ) -> LoopContext:
     """Trains ``model`` until ``total_steps`` updates are done or a hook asks to stop.
 
@@ -54,6 +55,8 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
         reference_batch: the batch that durations in steps were written for.
         header: further content of each checkpoint (plain types), such as the configuration.
         resume: a checkpoint's content to go on from.
+        skip_limit: how many updates of the run ``update`` may leave out because they were not
+            finite; one more raises.
 
     Returns:
         The context, whose ``eval_model`` is the result.
@@ -101,6 +104,8 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
                 raise ctx.interruption
             if resume is not None:
                 set_rng_state(resume["rng"])
+                if ctx.beside and resume.get("published") == "model":
+                    ctx.eval_model = model
             batches = stream.batches(state.images_seen)
             while not ctx.is_last:
                 # fetch
@@ -114,6 +119,7 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
                 ctx.marks.clear()
                 scalars.step = state.step + 1
                 update.begin(ctx.progress)
+                passes = []
                 for number, read in enumerate(group, 1):
                     batch = read.to(device)
                     with update.synchronise(model, last=number == len(group)):
@@ -121,17 +127,23 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
                             losses = model(batch)
                         values = _stacked(losses)
                         update.backward(values.sum(), of=len(group))
-                    scalars.put_losses(tuple(losses), values.detach(), batch.paths)
+                    passes.append((tuple(losses), values.detach(), batch.paths))
                     state.images_seen += len(batch)
 
                 # update
                 ctx.batch = batch
-                update.finish(gradients_ready)
+                if update.finish(gradients_ready):
+                    for one in passes:
+                        scalars.put_losses(*one)
+                else:
+                    _left_out(ctx, passes, skip_limit)
                 state.step += 1
 
                 # hooks
                 ctx.interruption = interruption.error
-                scalars.put("train/lr", update.optimizer.param_groups[0]["lr"], how="last")
+                scalars.put(
+                    "train/lr", max(g["lr"] for g in update.optimizer.param_groups), how="last"
+                )
                 for call in on_step:
                     call(ctx)
                 if ctx.interruption is not None:
@@ -141,6 +153,8 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
             for call in on_end:
                 call(ctx)
         except BaseException as error:
+            if isinstance(error, NonFiniteLoss):
+                error.images_seen = state.images_seen
             _tell_hooks(ctx, hooks, error)
             raise
         finally:
@@ -150,6 +164,20 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
     if interruption.error is not None:  # it came too late to matter to the run
         raise interruption.error
     return ctx
+
+
+def _left_out(
+    ctx: LoopContext, passes: Sequence[tuple[tuple[str, ...], Tensor, Sequence[str]]], limit: int
+) -> None:
+    """An update that was not finite: it is counted and said, its losses are in no mean."""
+    names, values, _ = max(passes, key=lambda one: not one[1].isfinite().all())
+    paths = [path for _, _, batch in passes for path in batch]
+    error = NonFiniteLoss(ctx.scalars.step, dict(zip(names, values.tolist(), strict=True)), paths)
+    ctx.state.skipped += 1
+    if ctx.state.skipped > limit:
+        raise error
+    logger.warning("the step is left out (%d of at most %d): %s", ctx.state.skipped, limit, error)
+    ctx.scalars.put("train/skipped_steps", ctx.state.skipped, how="last")
 
 
 def _stacked(losses: Mapping[str, Tensor]) -> Tensor:
@@ -194,7 +222,8 @@ def _snapshot(
             "format": FORMAT,
             "state": {**asdict(ctx.state), "total_steps": ctx.total_steps},
             "model": weights,
-            "ema": None if ctx.eval_model is ctx.model else ctx.eval_model.state_dict(),
+            "ema": ctx.average.state_dict() if ctx.average is not None else None,
+            "published": "model" if ctx.eval_model is ctx.model else "ema",
             **update.state_dict(),
             "hooks": {name: hook.state_dict() for name, hook in hooks.items()},
             "scalars": ctx.scalars.state_dict(),
@@ -231,6 +260,8 @@ def _restore(
     ctx.scalars.load_state_dict(content["scalars"])
     ctx.state.step = ctx.scalars.step = content["state"]["step"]
     ctx.state.images_seen = content["state"]["images_seen"]
+    ctx.state.skipped = content["state"].get("skipped", 0)
+    ctx.state.reloads = content["state"].get("reloads", 0)
     for name, hook in hooks.items():
         if name in content["hooks"]:
             hook.load_state_dict(content["hooks"][name])

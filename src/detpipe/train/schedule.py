@@ -127,6 +127,23 @@ def wsd(
     return _between(1.0, final, (progress - (1 - decay)) / decay, anneal_strategy)
 
 
+def by_epoch(schedule: Schedule, *, steps_per_epoch: float, total_steps: int) -> Schedule:
+    """``schedule`` as it is at the first step of each epoch, kept until the next one.
+
+    Args:
+        schedule: what is made to wait.
+        steps_per_epoch: may be fractional; an epoch begins with the first step that is wholly
+            in it.
+        total_steps: of the run.
+    """
+
+    def stepped(progress: float) -> float:
+        epoch = math.floor(round(progress * total_steps) / steps_per_epoch + 1e-9)
+        return schedule(min(1.0, math.ceil(epoch * steps_per_epoch - 1e-9) / total_steps))
+
+    return stepped
+
+
 def with_warmup(
     schedule: Schedule, *, until: float, shape: WarmupShape = "linear", factor: float = 0.001
 ) -> Schedule:

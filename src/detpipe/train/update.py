@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import torch
@@ -35,8 +35,12 @@ class Update(Protocol):
     def backward(self, loss: Tensor, *, of: int) -> None:
         """Adds the gradients of one of ``of`` passes."""
 
-    def finish(self, on_gradients: Callable[[], None]) -> None:
-        """Changes the weights; calls ``on_gradients`` when the gradients are whole."""
+    def finish(self, on_gradients: Callable[[], None]) -> bool:
+        """Changes the weights; calls ``on_gradients`` when the gradients are whole.
+
+        Returns:
+            False if the update was left out because losses or gradients were not finite.
+        """
 
     def state_dict(self) -> dict[str, Any]:
         """``optimizer`` and ``scaler`` of a checkpoint."""
@@ -55,6 +59,9 @@ class GradientUpdate:
         clip: of the gradients, after they are unscaled.
         precision: autocast of the forward pass; ``fp16`` with a gradient scaler.
         device: the type of device the model is on.
+        keep: None, or what a forward pass changes in the model (its buffers). Then an update whose
+            losses or gradients are not finite is left out and these are put back, at the price of
+            a check of each step that waits for a GPU.
     """
 
     def __init__(
@@ -66,6 +73,7 @@ class GradientUpdate:
         clip: Clip | None = None,
         precision: Precision = "fp32",
         device: str = "cpu",
+        keep: Sequence[Tensor] | None = None,
     ) -> None:
         self.optimizer = optimizer
         self.accumulate = accumulate
@@ -76,6 +84,9 @@ class GradientUpdate:
         self._base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
         self._factor = 1.0
         self._scaler = torch.amp.GradScaler(device) if precision == "fp16" else None
+        self._keep = list(keep) if keep is not None else None
+        self._kept: list[Tensor] = []
+        self._losses: list[Tensor] = []
 
     def begin(self, progress: float) -> None:
         """Sets the learning rate and drops the old gradients."""
@@ -86,6 +97,9 @@ class GradientUpdate:
                 group["lr"] = lr * factor
         for parameter in self._parameters():
             parameter.grad = None  # zero_grad() does the same with a profiler span around it
+        if self._keep is not None:
+            self._kept = [tensor.clone() for tensor in self._keep]
+            self._losses = []
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
         """Mixed precision of the forward pass, nothing for fp32."""
@@ -103,26 +117,52 @@ class GradientUpdate:
 
     def backward(self, loss: Tensor, *, of: int) -> None:
         """Adds the gradient of ``loss / of``."""
+        if self._keep is not None:
+            self._losses.append(loss.detach())
         if of > 1:
             loss = loss / of
         if self._scaler:
             loss = self._scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
 
-    def finish(self, on_gradients: Callable[[], None]) -> None:
+    def finish(self, on_gradients: Callable[[], None]) -> bool:
         """Unscales, lets hooks look at the gradients, clips, steps."""
         if self._scaler:
             self._scaler.unscale_(self.optimizer)
-        on_gradients()
-        if self._clip.norm is not None:
-            nn.utils.clip_grad_norm_(list(self._parameters()), self._clip.norm)
-        elif self._clip.value is not None:
-            nn.utils.clip_grad_value_(list(self._parameters()), self._clip.value)
-        if self._scaler:
+        good = self._keep is None or self._is_finite()
+        if good:
+            on_gradients()
+            self._clip_gradients()
+        else:
+            for tensor, kept in zip(self._keep or (), self._kept, strict=True):
+                tensor.copy_(kept)
+        if self._scaler:  # it leaves out the step by itself, and lowers its scale
             self._scaler.step(self.optimizer)
             self._scaler.update()
-        else:
+        elif good:
             self.optimizer.step()
+        return good
+
+    def _is_finite(self) -> bool:
+        """Whether all losses are, and all gradients unless the scaler looks after those."""
+        numbers = [*self._losses]
+        if not self._scaler:
+            gradients = [p.grad for p in self._parameters() if p.grad is not None]
+            numbers.append(nn.utils.get_total_norm(gradients))
+        return bool(torch.stack(numbers).isfinite().all())
+
+    def _clip_gradients(self) -> None:
+        parameters = list(self._parameters())
+        if self._clip.norm is not None:
+            nn.utils.clip_grad_norm_(parameters, self._clip.norm)
+        elif self._clip.value is not None:
+            nn.utils.clip_grad_value_(parameters, self._clip.value)
+        elif self._clip.parameter_norm is not None:
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            # As clip_grad_norm_ does for all together: 1e-6 keeps a zero gradient zero.
+            norms = torch._foreach_norm(gradients)
+            factors = [(self._clip.parameter_norm / (norm + 1e-6)).clamp(max=1.0) for norm in norms]
+            torch._foreach_mul_(gradients, factors)
 
     def state_dict(self) -> dict[str, Any]:
         """``optimizer`` and ``scaler``."""

@@ -1,0 +1,119 @@
+"""What the log says before and after training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from detpipe.train.checkpoint import CheckpointFolder
+from detpipe.train.config import TrainConfig
+from detpipe.train.contract import LoopContext
+from detpipe.train.groups import describe
+from detpipe.train.plan import Plan
+from detpipe.train.update import GradientUpdate
+
+logger = logging.getLogger(__name__)
+
+
+def announce(
+    config: TrainConfig,
+    plan: Plan,
+    update: GradientUpdate,
+    model: nn.Module,
+    *,
+    device: torch.device,
+    folder: Path,
+    content: Mapping[str, Any] | None,
+) -> None:
+    """Says what is going to happen, and what in it is odd."""
+    epochs = plan.total_steps * plan.images_per_step / plan.images_per_epoch
+    start = content["state"]["step"] if content is not None else 0
+    rates = sorted({group["lr"] for group in update.optimizer.param_groups})
+    logger.info(
+        "%s %d training images, %d steps (%.3g epochs) of %d × %d images; learning rate %s; %s on "
+        "%s with %d threads; files go to '%s'",
+        f"resuming at step {start}:" if start else "training:",
+        plan.images_per_epoch, plan.total_steps, epochs, config.batch_size, config.accumulate,
+        ", ".join(f"{lr:g}" for lr in rates), config.precision, device, torch.get_num_threads(),
+        folder,
+    )  # fmt: skip
+    logger.info("%s", _of_the_model(model))
+    if len(update.optimizer.param_groups) > 1:
+        logger.info("%s", describe(update.optimizer.param_groups))
+    logger.info(
+        "seed %d: %s", config.seed,
+        "on a GPU some operators (RoIAlign's backward among them) add in no fixed order: another "
+        "run with this seed gives slightly other numbers"
+        if device.type != "cpu"
+        else "another run on this machine gives the same numbers, with as many threads",
+    )  # fmt: skip
+    if plan.lr_scale != 1:
+        logger.info(
+            "the settings were written for %s images a step: the learning rate is multiplied by "
+            "%g, steps cover as many images as they would have",
+            plan.reference_batch, plan.lr_scale,
+        )  # fmt: skip
+    if plan.warmup_steps >= plan.total_steps:
+        logger.warning(
+            "the warm-up (%d steps) is not over before the run (%d steps) ends: the learning rate "
+            "never gets to its full value; shorten train.warmup.duration",
+            plan.warmup_steps, plan.total_steps,
+        )  # fmt: skip
+    if plan.images_per_step > plan.images_per_epoch:
+        logger.warning(
+            "one step takes %d images, more than the %d training images",
+            plan.images_per_step, plan.images_per_epoch,
+        )  # fmt: skip
+
+
+def summarise(
+    ctx: LoopContext, checkpoints: CheckpointFolder, *, seconds: float, best: str | None
+) -> None:
+    """Says how training ended: length, the last and the best numbers, where everything lies.
+
+    Args:
+        ctx: of the run.
+        checkpoints: the run's.
+        seconds: it took, in this process.
+        best: the metric that the best step was marked by; None if nothing marks it.
+    """
+    lines = [
+        f"training {'is interrupted' if ctx.resumable else 'is done'}: step {ctx.state.step} of "
+        f"{ctx.total_steps}, epoch {ctx.epoch:.2f}, in {timedelta(seconds=round(seconds))}"
+    ]
+    if ctx.stop_reason:
+        lines.append(f"ended early: {ctx.stop_reason}")
+    loss = ctx.scalars.latest("train/loss")
+    lines.append(f"loss {loss:.4g} at the last step")
+    if ctx.state.skipped or ctx.state.reloads:
+        lines.append(f"not finite: {ctx.state.skipped} steps left out, {ctx.state.reloads} reloads")
+    marked = [entry for entry in checkpoints.entries() if entry.best and entry.metric is not None]
+    for entry in marked:
+        lines.append(f"best {best or 'metric'} {entry.metric:.4g} at step {entry.step}")
+    if ctx.beside:
+        which = "trained" if ctx.eval_model is ctx.model else "averaged"
+        lines.append(f"the {which} weights were better at the last evaluation")
+    steps = ", ".join(str(entry.step) for entry in checkpoints.entries())
+    lines.append(
+        f"checkpoints of step {steps} in '{checkpoints.path}'"
+        if steps
+        else f"no checkpoint was kept in '{checkpoints.path}'"
+    )
+    logger.info("%s", "; ".join(lines))
+
+
+def _of_the_model(model: nn.Module) -> str:
+    parameters = dict(model.named_parameters())
+    total = sum(p.numel() for p in parameters.values())
+    frozen = [p for p in parameters.values() if not p.requires_grad]
+    share = sum(p.numel() for p in frozen)
+    text = f"model: {total / 1e6:.2f} million parameters"
+    if frozen:
+        text += f", of which {share / 1e6:.2f} million ({len(frozen)} tensors) are frozen"
+    return text
