@@ -166,3 +166,12 @@ def anchors(page):
     """What GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_tests_that_the_documentation_names_exist(project_root):
+    page = (project_root / "docs/coming_from.md").read_text()
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", page)
+    assert len(named) > 50
+    for file, test in named:
+        text = (project_root / "tests" / file).read_text()
+        assert re.search(rf"^def {test}\(", text, re.MULTILINE), f"{file}::{test}"

@@ -42,6 +42,7 @@ class Guard:
     def __init__(self) -> None:
         self._lock: IO[str] | None = None
         self._log: logging.Handler | None = None
+        self._forks = False
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -96,6 +97,9 @@ class Guard:
         lock.write(f"the run of process {os.getpid()}, since {time.strftime('%Y-%m-%d %H:%M:%S')},")
         lock.flush()
         self._lock = lock
+        if not self._forks:  # or a worker would hold the lock when only the main process is killed
+            os.register_at_fork(after_in_child=self._release)
+            self._forks = True
         self._log = _log_to_file(pipeline, catalog)
 
     @hook_impl

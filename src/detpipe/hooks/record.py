@@ -10,7 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from detpipe.core.config import Every
-from detpipe.core.errors import ConfigError
+from detpipe.core.errors import ConfigError, DetpipeError
 from detpipe.train.contract import Hook, LoopContext, Phase, due
 
 if TYPE_CHECKING:
@@ -88,7 +88,15 @@ class Record(Hook):
 
     def _write(self, step: int, row: Mapping[str, float]) -> None:
         for writer in self._open:
-            writer.write(step, row)
+            try:
+                writer.write(step, row)
+            except OSError as error:
+                where = getattr(writer, "path", "its file")
+                raise DetpipeError(
+                    f"{type(writer).__name__} could not write to '{where}' at step {step}: "
+                    f"{error}. Make room there, then go on with train.resume: the checkpoints "
+                    f"are as they were, and rows after the newest one are written again"
+                ) from error
 
     def _close(self) -> None:
         writers, self._open = self._open, []

@@ -8,6 +8,7 @@ a run starts, so other commands do not pay for it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import logging
 import os
 import signal
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+LAST_RUN_FILE = ".mlflow_run"
+"""Beside the recipe's lock: the run that was opened last."""
 _ADDRESS = "MLFLOW_TRACKING_URI"
 _CHARTS = "workflowType=machine_learning&compareRunsMode=CHART"
 """MLflow's page opens on another kind of work without it."""
@@ -140,6 +143,8 @@ class Tracking:
         import mlflow
 
         settings = self._settings(context)
+        if settings["artifacts"] is not None:
+            _make_store(Path(context.project_path) / "mlflow.db")
         _use_store(settings["uri"])
         # Registered after MLflow's own, so it runs before: MLflow's would call a run that Ctrl-C
         # ended FINISHED.
@@ -154,6 +159,8 @@ class Tracking:
             )
         )
         resumed = self._resumed_run(parameters, pipeline, catalog)
+        last = catalog.load("run_lock").with_name(LAST_RUN_FILE)
+        _end_killed_run(last, but=resumed)
         run = mlflow.start_run(
             run_id=resumed,
             experiment_id=None if resumed else experiment_id,
@@ -162,6 +169,10 @@ class Tracking:
             else settings["run_name"] or records.run_name(run_params, parameters, context),
         )
         self._run_id = run.info.run_id
+        last.write_text(self._run_id)
+        if getattr(parameters.get("train"), "resume", False) and "checkpoints" in pipeline.inputs():
+            # Here, not only by the writer later: a kill in between would cost the run's continuity.
+            (catalog.load("checkpoints") / RUN_ID_FILE).write_text(self._run_id)
         mlflow.set_tags(records.tags_of(context, run_params, parameters))
         records.log_parameters(parameters, run.data.params)
         logger.info(
@@ -269,6 +280,44 @@ class Tracking:
     @staticmethod
     def _warn(what: str, error: Exception) -> None:
         logger.warning("MLflow: %s (%s: %s)", what, type(error).__name__, error)
+
+
+def _make_store(file: Path) -> None:
+    """The project's own SQLite store, whole or not at all.
+
+    MLflow makes its tables in many steps; a process that is killed between them leaves a store
+    that no later one can use.
+    """
+    if file.exists() or os.name != "posix":
+        return
+    import mlflow
+
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        mlflow.MlflowClient(f"sqlite:///{temporary}").search_experiments()
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            os.link(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _end_killed_run(last: Path, *, but: str | None) -> None:
+    """Calls the recipe's last run KILLED if it never ended: its process cannot be alive.
+
+    Args:
+        last: file with the run's id. Two processes do not run one recipe at a time.
+        but: the run that goes on now.
+    """
+    import mlflow
+
+    run_id = last.read_text().strip() if last.exists() else ""
+    if not run_id or run_id == but:
+        return
+    client = mlflow.MlflowClient()
+    with contextlib.suppress(mlflow.exceptions.MlflowException):  # unknown in this store
+        if client.get_run(run_id).info.status == "RUNNING":
+            client.set_terminated(run_id, "KILLED")
+            logger.warning("MLflow: the run before this one never ended: it is now KILLED")
 
 
 def _use_store(uri: str) -> None:

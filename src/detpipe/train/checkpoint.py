@@ -249,7 +249,13 @@ class CheckpointFolder:
 
     def _load(self, entry: Entry) -> dict[str, Any]:
         file = self.file(entry.step)
-        if entry.crc is not None and crc_of(file) != entry.crc:
+        try:
+            crc = crc_of(file) if entry.crc is not None else None
+        except PermissionError as error:
+            raise CheckpointError(f"checkpoint '{file}' must not be read ({error})") from error
+        except OSError as error:
+            raise DamagedCheckpointError(f"checkpoint '{file}' is damaged ({error})") from error
+        if crc != entry.crc:
             raise DamagedCheckpointError(
                 f"checkpoint '{file}' is damaged (its checksum is another)"
             )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from detpipe.core.errors import CheckpointError, one_message
 from detpipe.train.checkpoint import CheckpointFolder
+from detpipe.train.config import TrainConfig
 from detpipe.train.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -153,13 +155,22 @@ def describe_difference(
     """
     refused: list[str] = []
     allowed: list[str] = []
+    old = {**_defaults(), **old}  # of settings that the version which wrote it did not have
     for key in sorted({*old, *new}):
-        if old.get(key) == new.get(key) and (key in old) == (key in new):
+        if old.get(key) == new.get(key) or (key not in new and old[key] == _defaults().get(key)):
             continue
         line = f"{key}: {old.get(key, 'not set')} → {new.get(key, 'not set')}"
         may = any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
         (allowed if may else refused).append(line)
     return refused, allowed
+
+
+@functools.cache
+def _defaults() -> dict[str, Any]:
+    """Default values of the ``train`` section, flat, without what has no default."""
+    required = {"duration": "1 steps", "optimizer": {"use": "torch.optim.SGD"}}
+    section = TrainConfig.model_validate(required).model_dump(mode="json", exclude=set(required))
+    return flat({"train": section})
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
