@@ -18,8 +18,8 @@ from torch.utils.data import WeightedRandomSampler
 from detpipe.core.config import Spec, check_spec
 from detpipe.core.errors import ConfigError, DataError
 from detpipe.core.tables import BOXES, CLASSES, IMAGES
-from detpipe.data import sampler as sampler_module
 from detpipe.data.formats import voc
+from detpipe.data.order import Cycle
 from detpipe.data.sampler import (
     RESOURCES,
     Sampler,
@@ -217,7 +217,7 @@ def test_samplers_are_offered_what_the_configuration_says() -> None:
 def test_a_cycle_has_its_length_and_each_image_its_share_rounded(
     weights: np.ndarray, length: int, seed: int
 ) -> None:
-    cycle = sampler_module._Cycle(weights, length=length, seed=seed)
+    cycle = Cycle(weights, length=length, seed=seed)
     check_rounding(cycle, weights * length / weights.sum(), cycles=4)
 
 
@@ -225,7 +225,7 @@ def test_an_image_comes_as_often_as_its_share_in_expectation() -> None:
     weights = np.array([0.05, 1.0, 0.7, 2.35, 0.0, 0.4, 0.5])  # they add up to 5
     for length in (5, 3, 11):
         shares = weights * length / 5
-        check_shares(sampler_module._Cycle(weights, length=length, seed=0), shares)
+        check_shares(Cycle(weights, length=length, seed=0), shares)
 
 
 def test_frequencies_are_those_of_torchs_weighted_random_sampler() -> None:

@@ -19,8 +19,8 @@ from detpipe.data.mix import MixUp, Mosaic
 from detpipe.data.store import Store
 from detpipe.data.stream import TrainStream
 from detpipe.models import tiny
-from detpipe.train.build import TrainResult
 from detpipe.train.launch import seeded
+from detpipe.train.result import TrainResult
 
 from .toys import config, train
 

@@ -15,7 +15,8 @@ from detpipe.core.config import Duration
 from detpipe.core.errors import CheckpointError, ConfigError, NonFiniteLoss, NonFiniteWeights
 from detpipe.core.types import Batch
 from detpipe.train.build import build_schedule, build_update
-from detpipe.train.checkpoint import CheckpointFolder, published
+from detpipe.train.checkpoint import CheckpointFolder
+from detpipe.train.content import published
 from detpipe.train.contract import LoopContext
 from detpipe.train.plan import Plan
 
@@ -584,6 +585,6 @@ def test_the_end_says_best_and_last_numbers_and_where_everything_lies(
     best = next(entry for entry in CheckpointFolder(tmp_path).entries() if entry.best)
     (line,) = [r.getMessage() for r in caplog.records if "training is done" in r.getMessage()]
     assert "step 50 of 50, epoch 10.00, in 0:00:0" in line
-    assert f"best metric {best.metric:.4g} at step {best.step}" in line
+    assert f"best val/bbox/AP {best.metric:.4g} at step {best.step}" in line
     assert "; loss 0." in line
     assert f"in '{tmp_path}'" in line

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from detpipe.core.errors import CheckpointError
-from detpipe.train import checkpoint
-from detpipe.train.checkpoint import CheckpointFolder, to_cpu
+from detpipe.train.checkpoint import CheckpointFolder
+from detpipe.train.content import FORMAT, load_checkpoint, to_cpu
 from detpipe.train.files import whole_file
 from detpipe.train.resume import make_room
 
@@ -231,7 +231,7 @@ def test_foreign_files_are_refused(tmp_path: Path, write: Any, message: str, mon
     file = tmp_path / "step_00000001.pt"
     write(file)
     with pytest.raises(CheckpointError, match=message):
-        checkpoint.load_checkpoint(file)
+        load_checkpoint(file)
     assert not (tmp_path / "evil was here").exists()
 
 
@@ -267,7 +267,7 @@ def test_a_copy_is_a_copy_and_shares_what_was_shared() -> None:
 @pytest.mark.parametrize("index", [True, False], ids=["with index", "index lost"])
 def test_a_checkpoint_of_a_newer_format_is_left_as_it_is(tmp_path: Path, index: bool) -> None:
     folder = filled(tmp_path, 1)
-    folder.save(content(2) | {"format": checkpoint.FORMAT + 1})
+    folder.save(content(2) | {"format": FORMAT + 1})
     folder.wait()
     if not index:
         (tmp_path / "index.json").unlink()

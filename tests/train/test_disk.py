@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from detpipe.core.errors import CheckpointError, DetpipeError, WeightsError
-from detpipe.train import checkpoint
 from detpipe.train.checkpoint import CheckpointFolder
+from detpipe.train.content import FORMAT
 
 from .test_checkpoint import content, filled
 from .test_resume import equal
@@ -178,7 +178,7 @@ def test_a_folder_in_place_of_the_newest(tmp_path: Path, index: bool) -> None:
 def test_a_newest_of_a_newer_version_ends_a_resume_and_stays(tmp_path: Path) -> None:
     train(tmp_path, config(duration="10 steps"))
     folder = CheckpointFolder(tmp_path)
-    folder.save(content(11) | {"format": checkpoint.FORMAT + 1})
+    folder.save(content(11) | {"format": FORMAT + 1})
     folder.wait()
     before = names(tmp_path)
     with pytest.raises(CheckpointError, match=r"step_00000011.pt' has format 2.*use the version"):

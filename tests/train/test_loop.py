@@ -12,7 +12,7 @@ import torch
 
 from detpipe.core.config import Duration
 from detpipe.core.errors import CheckpointError, DataError, NonFiniteLoss
-from detpipe.train.checkpoint import load_checkpoint
+from detpipe.train.content import load_checkpoint
 from detpipe.train.contract import Hook, LoopContext, Phase
 from detpipe.train.loop import fit
 from detpipe.train.update import GradientUpdate

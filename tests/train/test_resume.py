@@ -18,9 +18,10 @@ import torch
 from torch import nn
 
 from detpipe.models.adapter import TorchvisionDetector
-from detpipe.train.build import TrainResult
-from detpipe.train.checkpoint import CheckpointFolder, load_checkpoint
+from detpipe.train.checkpoint import CheckpointFolder
+from detpipe.train.content import load_checkpoint
 from detpipe.train.launch import torch_threads
+from detpipe.train.result import TrainResult
 from detpipe.train.resume import describe_difference, flat
 
 from .real import real_run

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from detpipe.core.types import Batch, Target
-from detpipe.train.build import TrainResult, train_detector
+from detpipe.train.build import train_detector
 from detpipe.train.config import TrainConfig
 from detpipe.train.launch import seeded
+from detpipe.train.result import TrainResult
 
 IMAGES = 20
 

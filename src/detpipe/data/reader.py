@@ -22,7 +22,7 @@ from detpipe.core.types import Target
 from detpipe.data.config import Resize
 from detpipe.data.geometry import resized, scaled, to_image
 from detpipe.data.image import load_sized
-from detpipe.data.sampler import Sampler
+from detpipe.data.order import Sampler
 from detpipe.data.store import Store
 from detpipe.data.transform import Mixing, Sample, Step, Transform, Until
 

@@ -20,31 +20,20 @@ import glob
 import logging
 import re
 from pathlib import PurePosixPath
-from typing import Annotated, Protocol
+from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import AfterValidator, Field
 
 from detpipe.core.config import Spec, check_spec
 from detpipe.core.errors import ConfigError, DataError, one_message
+from detpipe.data.order import Cycle, Grouped, Ints, Sampler, Sequential
 from detpipe.data.store import Store
 
 logger = logging.getLogger(__name__)
 
 RESOURCES = ("length", "seed", "store", "batch_size")
 """What a sampler may ask for by name."""
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-
-class Sampler(Protocol):
-    """Which image comes at which position."""
-
-    def index(self, position: int) -> int:
-        """The store's index of the image at ``position`` (0 is the run's first image)."""
-        ...
 
 
 def _checked_inner(spec: Spec) -> Spec:
@@ -66,7 +55,7 @@ def shuffle(*, length: int, seed: int) -> Sampler:
     Raises:
         DataError: ``length`` is 0.
     """
-    return _Cycle(np.ones(_checked(length)), length=length, seed=seed)
+    return Cycle(np.ones(_checked(length)), length=length, seed=seed)
 
 
 def sequential(*, length: int) -> Sampler:
@@ -78,7 +67,7 @@ def sequential(*, length: int) -> Sampler:
     Raises:
         DataError: ``length`` is 0.
     """
-    return _Sequential(_checked(length))
+    return Sequential(_checked(length))
 
 
 def repeat_factor(
@@ -113,7 +102,7 @@ def repeat_factor(
             threshold,
             length,
         )
-    return _Cycle(factors, length=round(factors.sum()), seed=seed)
+    return Cycle(factors, length=round(factors.sum()), seed=seed)
 
 
 def class_balanced(
@@ -146,7 +135,7 @@ def class_balanced(
     shown = weights > 0
     if shown.any():
         weights /= weights[shown].mean()
-    return _Cycle(np.where(shown, weights, 1.0), length=length, seed=seed)
+    return Cycle(np.where(shown, weights, 1.0), length=length, seed=seed)
 
 
 def weighted(
@@ -190,7 +179,7 @@ def weighted(
         mistakes.append("every training image has weight 0")
     if mistakes:
         raise ConfigError(one_message("train.sampler: weights cannot be used:", mistakes))
-    return _Cycle(by_image, length=int((by_image > 0).sum()), seed=seed)
+    return Cycle(by_image, length=int((by_image > 0).sum()), seed=seed)
 
 
 def aspect_ratio_grouped(
@@ -230,82 +219,7 @@ def aspect_ratio_grouped(
     known = (height > 0) & (width > 0)
     ratios = np.divide(width, height, out=np.ones(len(store)), where=known)
     edges = 2 ** np.linspace(-1, 1, bins + 1)[1:-1]
-    return _Grouped(inner, ratios, edges=edges, batch_size=batch_size, seed=seed)
-
-
-class _Cycle:
-    """Images in proportion to their weights, in cycles of ``length`` places.
-
-    An image's share of a cycle is ``weight * length / sum(weights)``. In each cycle it has that
-    many places, rounded down or up by systematic sampling: the shares are laid end to end, and an
-    image gets the marks that fall on its share, which are 1 apart and begin at a random place.
-    So the number of places is exact, and each image's number is its share in expectation.
-    """
-
-    def __init__(self, weights: Floats, *, length: int, seed: int) -> None:
-        self._images = np.flatnonzero(weights)
-        ends = np.cumsum(weights[self._images]) * (length / weights.sum())
-        ends[-1] = length  # whatever rounding says
-        self._ends, self._length, self._seed = ends, length, seed
-        self._cycle = -1
-        self._order: Ints = np.empty(0, np.int64)
-
-    def index(self, position: int) -> int:
-        cycle, place = divmod(position, self._length)
-        if cycle != self._cycle:  # only a cache: what it holds is a function of the cycle
-            self._order, self._cycle = self._order_of(cycle), cycle
-        return int(self._order[place])
-
-    def _order_of(self, cycle: int) -> Ints:
-        generator = np.random.Generator(np.random.PCG64([self._seed, cycle]))
-        places = generator.permutation(self._length)
-        marks = np.floor(self._ends + generator.random()).clip(max=self._length)
-        counts = np.diff(marks, prepend=0).astype(np.int64)
-        return np.repeat(self._images, counts)[places]
-
-
-class _Grouped:
-    """What another sampler gives, regrouped within windows; see :func:`aspect_ratio_grouped`."""
-
-    def __init__(
-        self, inner: Sampler, ratios: Floats, *, edges: Floats, batch_size: int, seed: int
-    ) -> None:
-        self._inner, self._ratios, self._seed = inner, ratios, seed
-        self._bins = np.searchsorted(edges, ratios, side="right")
-        self._batch_size = batch_size
-        self._size = -(-len(ratios) // batch_size) * batch_size
-        self._window = -1
-        self._order: Ints = np.empty(0, np.int64)
-
-    def index(self, position: int) -> int:
-        window, place = divmod(position, self._size)
-        if window != self._window:  # only a cache: what it holds is a function of the window
-            self._order, self._window = self._order_of(window), window
-        return int(self._order[place])
-
-    def _order_of(self, window: int) -> Ints:
-        first = window * self._size
-        images = np.fromiter(
-            (self._inner.index(p) for p in range(first, first + self._size)), np.int64, self._size
-        )
-        bins = self._bins[images]
-        groups = [images[bins == number] for number in np.unique(bins)]
-        whole = [len(group) // self._batch_size * self._batch_size for group in groups]
-        left = np.concatenate([group[size:] for group, size in zip(groups, whole, strict=True)])
-        left = left[np.argsort(self._ratios[left], kind="stable")]
-        kept = [group[:size] for group, size in zip(groups, whole, strict=True)]
-        batches = np.concatenate([*kept, left]).reshape(-1, self._batch_size)
-        # The 1 parts these numbers from those of a cycle with the same seed.
-        generator = np.random.Generator(np.random.PCG64([self._seed, window, 1]))
-        return generator.permutation(batches).ravel()
-
-
-class _Sequential:
-    def __init__(self, length: int) -> None:
-        self._length = length
-
-    def index(self, position: int) -> int:
-        return position % self._length
+    return Grouped(inner, ratios, edges=edges, batch_size=batch_size, seed=seed)
 
 
 def _presence(store: Store) -> tuple[Ints, Ints, Ints]:

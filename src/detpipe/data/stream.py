@@ -22,8 +22,9 @@ from torch.utils.data import DataLoader, Dataset
 from detpipe.core.errors import DataError, DetpipeError
 from detpipe.core.types import Batch
 from detpipe.data.config import Resize
+from detpipe.data.order import Sampler
 from detpipe.data.reader import Reader
-from detpipe.data.sampler import Sampler, sequential
+from detpipe.data.sampler import sequential
 from detpipe.data.store import Store
 from detpipe.data.transform import Step
 from detpipe.data.transport import FlatBatch

@@ -8,12 +8,10 @@ a run starts, so other commands do not pay for it.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import logging
 import os
 import signal
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +21,14 @@ from pydantic import ValidationError
 from detpipe.core.config import Frozen
 from detpipe.core.errors import ConfigError
 from detpipe.tracking import records
+from detpipe.tracking.store import (
+    ADDRESS,
+    LAST_RUN_FILE,
+    end_killed_run,
+    make_store,
+    resumed_run,
+    use_store,
+)
 from detpipe.tracking.writer import RUN_ID_FILE
 
 if TYPE_CHECKING:
@@ -35,9 +41,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LAST_RUN_FILE = ".mlflow_run"
-"""Beside the recipe's lock: the run that was opened last."""
-_ADDRESS = "MLFLOW_TRACKING_URI"
 _CHARTS = "workflowType=machine_learning&compareRunsMode=CHART"
 """MLflow's page opens on another kind of work without it."""
 
@@ -144,8 +147,8 @@ class Tracking:
 
         settings = self._settings(context)
         if settings["artifacts"] is not None:
-            _make_store(Path(context.project_path) / "mlflow.db")
-        _use_store(settings["uri"])
+            make_store(Path(context.project_path) / "mlflow.db")
+        use_store(settings["uri"])
         # Registered after MLflow's own, so it runs before: MLflow's would call a run that Ctrl-C
         # ended FINISHED.
         atexit.unregister(self._killed)
@@ -158,9 +161,9 @@ class Tracking:
                 settings["experiment"], artifact_location=settings["artifacts"]
             )
         )
-        resumed = self._resumed_run(parameters, pipeline, catalog)
+        resumed = resumed_run(parameters, pipeline, catalog)
         last = catalog.load("run_lock").with_name(LAST_RUN_FILE)
-        _end_killed_run(last, but=resumed)
+        end_killed_run(last, but=resumed)
         run = mlflow.start_run(
             run_id=resumed,
             experiment_id=None if resumed else experiment_id,
@@ -186,7 +189,7 @@ class Tracking:
         config = self._config
         project = Path(context.project_path)
         own = f"sqlite:///{project / 'mlflow.db'}"
-        uri = os.environ.get(_ADDRESS) or config.tracking_uri or own
+        uri = os.environ.get(ADDRESS) or config.tracking_uri or own
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or config.experiment
         return {
             "uri": uri,
@@ -194,26 +197,6 @@ class Tracking:
             "artifacts": (project / "mlartifacts").as_uri() if uri == own else None,
             "run_name": config.run_name,
         }
-
-    def _resumed_run(
-        self, parameters: Mapping[str, Any], pipeline: Pipeline, catalog: CatalogProtocol
-    ) -> str | None:
-        """The run that an earlier, unfinished training of this checkpoint folder belongs to."""
-        import mlflow
-
-        train = parameters.get("train")
-        if not getattr(train, "resume", False) or "checkpoints" not in pipeline.inputs():
-            return None
-        file = catalog.load("checkpoints") / RUN_ID_FILE
-        if not file.exists():
-            return None
-        run_id = file.read_text().strip()
-        try:
-            mlflow.get_run(run_id)
-        except mlflow.exceptions.MlflowException:
-            logger.warning("the tracker does not know run %s any more: a new run is made", run_id)
-            return None
-        return run_id
 
     def _log_dataset(self, name: str, data: Any) -> None:
         import mlflow
@@ -280,59 +263,6 @@ class Tracking:
     @staticmethod
     def _warn(what: str, error: Exception) -> None:
         logger.warning("MLflow: %s (%s: %s)", what, type(error).__name__, error)
-
-
-def _make_store(file: Path) -> None:
-    """The project's own SQLite store, whole or not at all.
-
-    MLflow makes its tables in many steps; a process that is killed between them leaves a store
-    that no later one can use.
-    """
-    if file.exists() or os.name != "posix":
-        return
-    import mlflow
-
-    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-    try:
-        mlflow.MlflowClient(f"sqlite:///{temporary}").search_experiments()
-        with contextlib.suppress(FileExistsError):  # another process was faster
-            os.link(temporary, file)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _end_killed_run(last: Path, *, but: str | None) -> None:
-    """Calls the recipe's last run KILLED if it never ended: its process cannot be alive.
-
-    Args:
-        last: file with the run's id. Two processes do not run one recipe at a time.
-        but: the run that goes on now.
-    """
-    import mlflow
-
-    run_id = last.read_text().strip() if last.exists() else ""
-    if not run_id or run_id == but:
-        return
-    client = mlflow.MlflowClient()
-    with contextlib.suppress(mlflow.exceptions.MlflowException):  # unknown in this store
-        if client.get_run(run_id).info.status == "RUNNING":
-            client.set_terminated(run_id, "KILLED")
-            logger.warning("MLflow: the run before this one never ended: it is now KILLED")
-
-
-def _use_store(uri: str) -> None:
-    """MLflow uses ``uri`` from now on; the environment stays as the user set it.
-
-    MLflow writes the address into the environment, where the next session of this process would
-    take it for the user's wish.
-    """
-    import mlflow
-
-    before = os.environ.get(_ADDRESS)
-    mlflow.set_tracking_uri(uri)
-    os.environ.pop(_ADDRESS, None)
-    if before is not None:
-        os.environ[_ADDRESS] = before
 
 
 def _exit_143(signum: int, frame: FrameType | None) -> None:

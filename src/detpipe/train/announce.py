@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from detpipe.train.checkpoint import CheckpointFolder
-from detpipe.train.config import TrainConfig
+from detpipe.train.config import BEST, TrainConfig
 from detpipe.train.contract import LoopContext
 from detpipe.train.groups import describe
 from detpipe.train.plan import Plan
@@ -73,15 +73,15 @@ def announce(
 
 
 def summarise(
-    ctx: LoopContext, checkpoints: CheckpointFolder, *, seconds: float, best: str | None
+    ctx: LoopContext, checkpoints: CheckpointFolder, config: TrainConfig, *, seconds: float
 ) -> None:
     """Says how training ended: length, the last and the best numbers, where everything lies.
 
     Args:
         ctx: of the run.
         checkpoints: the run's.
+        config: the run's.
         seconds: it took, in this process.
-        best: the metric that the best step was marked by; None if nothing marks it.
     """
     lines = [
         f"training {'is interrupted' if ctx.resumable else 'is done'}: step {ctx.state.step} of "
@@ -93,9 +93,11 @@ def summarise(
     lines.append(f"loss {loss:.4g} at the last step")
     if ctx.state.skipped or ctx.state.reloads:
         lines.append(f"not finite: {ctx.state.skipped} steps left out, {ctx.state.reloads} reloads")
+    markers = (spec for spec in config.hooks.values() if spec and spec.use == BEST)
+    best = next((spec.options.get("metric", "val/bbox/AP") for spec in markers), "metric")
     marked = [entry for entry in checkpoints.entries() if entry.best and entry.metric is not None]
     for entry in marked:
-        lines.append(f"best {best or 'metric'} {entry.metric:.4g} at step {entry.step}")
+        lines.append(f"best {best} {entry.metric:.4g} at step {entry.step}")
     if ctx.beside:
         which = "trained" if ctx.eval_model is ctx.model else "averaged"
         lines.append(f"the {which} weights were better at the last evaluation")

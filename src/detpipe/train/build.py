@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn, optim
+from torch import nn, optim
 
 from detpipe.core.config import Spec
 from detpipe.core.errors import ConfigError, NonFiniteLoss
 from detpipe.train.announce import announce, summarise
-from detpipe.train.checkpoint import CheckpointFolder, published, published_as, to_cpu
+from detpipe.train.checkpoint import CheckpointFolder
 from detpipe.train.config import BEST, TrainConfig
 from detpipe.train.contract import Hook, LoopContext, Stream, as_hook
 from detpipe.train.groups import parameter_groups
-from detpipe.train.launch import pick_device, seeded, unwrapped
+from detpipe.train.launch import pick_device, seeded
 from detpipe.train.loop import fit
 from detpipe.train.plan import Plan
+from detpipe.train.result import TrainResult, as_history, finished_before, result_of
 from detpipe.train.resume import content_to_resume, flat, make_room, reaches, restore_best
 from detpipe.train.schedule import Schedule, by_epoch, with_warmup
 from detpipe.train.update import GradientUpdate
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 logger = logging.getLogger(__name__)
 
@@ -37,26 +37,6 @@ Rows = Callable[[], list[dict[str, Any]]]
 
 RECORD = Spec(use="detpipe.hooks.record.Record")
 HISTORY = Spec(use="detpipe.hooks.writers.Json")
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What training hands on.
-
-    Attributes:
-        weights: the published ones, on the CPU.
-        step: the optimiser update they are from.
-        source: ``ema`` if they are the average, ``model`` if they are as trained.
-        metrics: scalar name → value, what was measured at that step during training.
-        history: one row a written step: ``step``, then one column a scalar; NaN where a row has
-            no value.
-    """
-
-    weights: dict[str, Tensor]
-    step: int
-    source: Literal["model", "ema"]
-    metrics: dict[str, float]
-    history: pd.DataFrame
 
 
 def train_detector(
@@ -98,7 +78,7 @@ def train_detector(
         markers = [name for name, spec in config.hooks.items() if spec and spec.use == BEST]
         restore_best(checkpoints, content, hooks=markers, needed=config.publish == "best")
     if content is not None and checkpoints.finished and reaches(content, plan):
-        return _finished_before(checkpoints, content, config, as_history(built[1]()))
+        return finished_before(checkpoints, content, config, as_history(built[1]()))
 
     model.to(device)
     if config.channels_last:
@@ -113,9 +93,8 @@ def train_detector(
     started = perf_counter()
     with seeded(config.seed):
         ctx, written = run.fit(update, built=built, device=device, header=header, content=content)
-    metric = next((s.options.get("metric") for s in _specs(config) if s.use == BEST), None)
-    summarise(ctx, checkpoints, seconds=perf_counter() - started, best=metric)
-    return _result(ctx, checkpoints, config, as_history(written()))
+    summarise(ctx, checkpoints, config, seconds=perf_counter() - started)
+    return result_of(ctx, checkpoints, config, as_history(written()))
 
 
 @dataclass(frozen=True)
@@ -273,83 +252,3 @@ def build_record(config: TrainConfig, *, folder: Path, plan: Plan) -> tuple[Hook
     }
     rows = next(writers[name].rows for name, spec in specs.items() if spec.use == HISTORY.use)
     return RECORD.build(writers, every=config.log_every), rows
-
-
-def as_history(rows: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Written rows as a table, those of one step as one; ordered by step."""
-    import pandas as pd
-
-    by_step: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        by_step.setdefault(row["step"], {}).update(row)
-    frame = pd.DataFrame([by_step[step] for step in sorted(by_step)] or {"step": []})
-    return frame.astype({c: "float64" for c in frame.columns if c != "step"})
-
-
-def _finished_before(
-    checkpoints: CheckpointFolder,
-    content: Mapping[str, Any],
-    config: TrainConfig,
-    history: pd.DataFrame,
-) -> TrainResult:
-    step = content["state"]["step"]
-    logger.info(
-        "the run in '%s' is already finished (step %d): nothing is changed. Give a longer "
-        "train.duration to go on, or set train.resume to false for a new run",
-        checkpoints.path, step,
-    )  # fmt: skip
-    source = (_best(checkpoints) if config.publish == "best" else None) or content
-    return _result_of(source, history)
-
-
-def _result(
-    ctx: LoopContext, checkpoints: CheckpointFolder, config: TrainConfig, history: pd.DataFrame
-) -> TrainResult:
-    best = _best(checkpoints) if config.publish == "best" else None
-    if best is not None:
-        return _result_of(best, history)
-    return TrainResult(
-        weights=to_cpu(unwrapped(ctx.eval_model).state_dict()),
-        step=ctx.state.step,
-        source="model" if ctx.eval_model is ctx.model else "ema",
-        metrics=_metrics(ctx.scalars.state_dict(), ctx.state.step),
-        history=history,
-    )
-
-
-def _result_of(content: Mapping[str, Any], history: pd.DataFrame) -> TrainResult:
-    step = content["state"]["step"]
-    return TrainResult(
-        weights=published(content),
-        step=step,
-        source=published_as(content),
-        metrics=_metrics(content["scalars"], step),
-        history=history,
-    )
-
-
-def _metrics(scalars: Mapping[str, Any], step: int) -> dict[str, float]:
-    """What was measured at ``step`` itself, without times and values of single classes."""
-    return {
-        name: value
-        for name, (at, value) in scalars["latest"].items()
-        if at == step
-        and math.isfinite(value)
-        and name.count("/") < 3
-        and not name.startswith(("time/", "memory/"))
-    }
-
-
-def _specs(config: TrainConfig) -> list[Spec]:
-    return [spec for spec in config.hooks.values() if spec is not None]
-
-
-def _best(checkpoints: CheckpointFolder) -> dict[str, Any] | None:
-    """The best checkpoint's content; None, and a warning, if there is none."""
-    best = checkpoints.best()
-    if best is None:
-        logger.warning(
-            "no step was marked as the best (was anything evaluated, and had the metric a value?): "
-            "the final weights are taken"
-        )
-    return best

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from detpipe.core.errors import CheckpointError, DataError, NonFiniteLoss, NonFiniteWeights
 from detpipe.core.types import Batch
-from detpipe.train.checkpoint import FORMAT, to_cpu
+from detpipe.train.content import FORMAT, to_cpu
 from detpipe.train.contract import Hook, LoopContext, Stream, TrainState, as_hook
 from detpipe.train.launch import graceful_interrupts, rng_state, set_rng_state, unwrapped
 from detpipe.train.scalars import Scalars

@@ -1,0 +1,102 @@
+"""Orders of images, addressed by position; :mod:`detpipe.data.sampler` makes them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+class Sampler(Protocol):
+    """Which image comes at which position."""
+
+    def index(self, position: int) -> int:
+        """The store's index of the image at ``position`` (0 is the run's first image)."""
+        ...
+
+
+class Cycle:
+    """Images in proportion to their weights, in cycles of ``length`` places.
+
+    An image's share of a cycle is ``weight * length / sum(weights)``. In each cycle it has that
+    many places, rounded down or up by systematic sampling: the shares are laid end to end, and an
+    image gets the marks that fall on its share, which are 1 apart and begin at a random place.
+    So the number of places is exact, and each image's number is its share in expectation.
+    """
+
+    def __init__(self, weights: Floats, *, length: int, seed: int) -> None:
+        self._images = np.flatnonzero(weights)
+        ends = np.cumsum(weights[self._images]) * (length / weights.sum())
+        ends[-1] = length  # whatever rounding says
+        self._ends, self._length, self._seed = ends, length, seed
+        self._cycle = -1
+        self._order: Ints = np.empty(0, np.int64)
+
+    def index(self, position: int) -> int:
+        """See :class:`Sampler`."""
+        cycle, place = divmod(position, self._length)
+        if cycle != self._cycle:  # only a cache: what it holds is a function of the cycle
+            self._order, self._cycle = self._order_of(cycle), cycle
+        return int(self._order[place])
+
+    def _order_of(self, cycle: int) -> Ints:
+        generator = np.random.Generator(np.random.PCG64([self._seed, cycle]))
+        places = generator.permutation(self._length)
+        marks = np.floor(self._ends + generator.random()).clip(max=self._length)
+        counts = np.diff(marks, prepend=0).astype(np.int64)
+        return np.repeat(self._images, counts)[places]
+
+
+class Grouped:
+    """What another sampler gives, regrouped within windows.
+
+    See :func:`detpipe.data.sampler.aspect_ratio_grouped`.
+    """
+
+    def __init__(
+        self, inner: Sampler, ratios: Floats, *, edges: Floats, batch_size: int, seed: int
+    ) -> None:
+        self._inner, self._ratios, self._seed = inner, ratios, seed
+        self._bins = np.searchsorted(edges, ratios, side="right")
+        self._batch_size = batch_size
+        self._size = -(-len(ratios) // batch_size) * batch_size
+        self._window = -1
+        self._order: Ints = np.empty(0, np.int64)
+
+    def index(self, position: int) -> int:
+        """See :class:`Sampler`."""
+        window, place = divmod(position, self._size)
+        if window != self._window:  # only a cache: what it holds is a function of the window
+            self._order, self._window = self._order_of(window), window
+        return int(self._order[place])
+
+    def _order_of(self, window: int) -> Ints:
+        first = window * self._size
+        images = np.fromiter(
+            (self._inner.index(p) for p in range(first, first + self._size)), np.int64, self._size
+        )
+        bins = self._bins[images]
+        groups = [images[bins == number] for number in np.unique(bins)]
+        whole = [len(group) // self._batch_size * self._batch_size for group in groups]
+        left = np.concatenate([group[size:] for group, size in zip(groups, whole, strict=True)])
+        left = left[np.argsort(self._ratios[left], kind="stable")]
+        kept = [group[:size] for group, size in zip(groups, whole, strict=True)]
+        batches = np.concatenate([*kept, left]).reshape(-1, self._batch_size)
+        # The 1 parts these numbers from those of a cycle with the same seed.
+        generator = np.random.Generator(np.random.PCG64([self._seed, window, 1]))
+        return generator.permutation(batches).ravel()
+
+
+class Sequential:
+    """The images in the order of the store, again and again."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def index(self, position: int) -> int:
+        """See :class:`Sampler`."""
+        return position % self._length
