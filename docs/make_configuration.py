@@ -46,7 +46,10 @@ Made from the code by `python docs/make_configuration.py`; a test keeps the two 
 
 Every key lives in `conf/base/parameters_*.yml`; a recipe (`conf/<env>/parameters.yml`, chosen by
 `--env <env>`) holds only what differs, and `--params train.batch_size=4,train.duration="12 epochs"`
-comes last. All mistakes are reported together before anything runs, with the nearest right name.
+comes last. Mistakes are reported before anything runs, all of one kind together, with the nearest
+right name: first those of keys and values, then those of what `use` names. What depends on the data
+set or the model (stages, patterns, images of a sampler) shows when these are there, before anything
+in the folders is touched.
 
 **Spec**: `{use: full.import.path, option: value}`. What detpipe has to name is in
 [reference.md](reference.md); your own function has the same rank: put `my_package/mine.py` into
@@ -252,7 +255,8 @@ def kinds() -> list[Kind]:
             set(),
         ),
         Kind(
-            "Samplers", "`train.sampler`: the order of training images.",
+            "Samplers", "`train.sampler`: the order of training images. Your own: "
+            "[training.md](training.md#samplers).",
             _public("detpipe.data.sampler", inspect.isfunction),
             {"length", "seed", "store", "batch_size"},
         ),
@@ -263,7 +267,7 @@ def kinds() -> list[Kind]:
         ),
         Kind(
             "Hooks", "`train.hooks.<name>`. Your own: [training.md](training.md#your-own-hook).",
-            hooks, {"folder", "evaluate", "publish", "stream", "model"},
+            hooks, {"folder", "evaluate", "publish", "stream", "model", "started"},
         ),
         Kind(
             "Writers", "`train.writers.<name>`; see [training.md](training.md#writers).",

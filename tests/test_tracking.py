@@ -118,6 +118,16 @@ def test_a_resumed_writer_sends_no_step_twice(store, tmp_path):
     assert [step for step, _ in history(store, "train/loss")] == [2, 4, 6, 8]
 
 
+def test_a_run_that_was_killed_before_its_first_checkpoint_sends_no_step_twice(store, tmp_path):
+    for _ in range(2):  # the resumed run begins at step 0 again, in the same run
+        writer = MlflowWriter(folder=tmp_path)
+        writer.open(start_step=0)
+        for step in (2, 4):
+            writer.write(step, {"train/loss": step})
+        writer.close()
+    assert [step for step, _ in history(store, "train/loss")] == [2, 4]
+
+
 def test_rows_that_could_not_be_sent_are_kept_in_a_file(store, tmp_path, monkeypatch, caplog):
     writer = MlflowWriter(folder=tmp_path)
     writer.open(start_step=0)

@@ -43,7 +43,7 @@ class Run(click.Command):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            logger.warning("interrupted; a training goes on with --params train.resume=true")
+            logger.warning("interrupted")
             raise SystemExit(130) from None
         except _EXPLAINED as error:
             logger.debug("traceback", exc_info=error)

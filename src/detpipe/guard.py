@@ -72,13 +72,14 @@ class Guard:
         """Takes the lock of this recipe's folders, and begins the run's log file.
 
         Raises:
-            DetpipeError: another process has it.
+            DetpipeError: another process has it, or what the pipeline reads is not there yet.
         """
         try:
             import fcntl
         except ImportError:  # no such locks on Windows
             return
         self._release()
+        _require_inputs(pipeline, catalog)
         file = catalog.load("run_lock")
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = file.open("a+")
@@ -131,6 +132,33 @@ class Guard:
             self._log = None
 
 
+def _require_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """Looks for what another pipeline has to make first.
+
+    Raises:
+        DetpipeError: all that is missing, and the pipeline that makes it.
+    """
+    from kedro.framework.project import pipelines
+
+    missing = [
+        name
+        for name in sorted(pipeline.inputs())
+        if ":" not in name and name not in PATHS and not catalog.exists(name)
+    ]
+    makers: dict[str, list[str]] = {}
+    for name in missing:
+        able = [(len(p.nodes), key) for key, p in pipelines.items() if name in p.all_outputs()]
+        if able:
+            makers.setdefault(min(able)[1], []).append(name)
+    if makers:
+        lines = [
+            f"{', '.join(names)}: kedro run --pipeline {maker} makes "
+            f"{'it' if len(names) == 1 else 'them'} (with the same --env and --params)"
+            for maker, names in makers.items()
+        ]
+        raise DetpipeError(one_message("what this pipeline reads is not there yet:", lines))
+
+
 def _log_to_file(pipeline: Pipeline, catalog: CatalogProtocol) -> logging.Handler | None:
     """Everything that is logged goes to the catalog's ``run_log`` too; None if nothing is kept.
 
@@ -177,14 +205,23 @@ def _check_light_sections(parameters: Mapping[str, Any]) -> None:
         raise ConfigError(one_message("these parameters cannot be used:", mistakes))
 
 
+_CHAFF = (
+    # Advice that would not go on with a training, but begin it anew: it is train.resume that does.
+    "You can resume the pipeline run from",
+    "No nodes ran. Repeat the previous command",
+    # The command's last line says the same in words for people.
+    "Failed to instantiate",
+)
+
+
 def only_kedros_markup(record: Any) -> bool:
-    """A log filter that lets rich interpret ``[...]`` only in Kedro's own formatted lines.
+    """A log filter: rich interprets ``[...]`` only in Kedro's own formatted lines.
 
     Kedro's handler has markup on; a file name or class with brackets in a log line would vanish
     or, as ``[/x]``, raise out of ``logger.info``.
     """
     record.markup = hasattr(record, "rich_format")
-    return True
+    return not any(chaff in record.getMessage() for chaff in _CHAFF)
 
 
 def readable_logs() -> None:

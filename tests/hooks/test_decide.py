@@ -137,10 +137,34 @@ def test_max_time_ends_a_run_that_can_go_on(context, advance, monkeypatch) -> No
     now += 0.1
     advance(ctx)
     hook.on_step(ctx)
-    assert ctx.stop_reason == "the time of 0:01:30 is up at step 2; train.resume goes on"
+    assert (
+        ctx.stop_reason == "the time of 0:01:30 is up at step 2; --params train.resume=true goes on"
+    )
     assert ctx.resumable
 
 
 def test_max_time_needs_a_time() -> None:
     with pytest.raises(ConfigError, match="must be above 0, got hours=0, minutes=0, seconds=0"):
         MaxTime()
+
+
+def test_another_metric_begins_without_the_old_ones_memory(context, advance, caplog) -> None:
+    before, after = Best(metric="val/bbox/AP"), Best(metric="val/bbox/AP50")
+    feed(context(), advance, before, [5.0])
+    after.load_state_dict(before.state_dict())
+    assert after.best is None
+    assert "watched val/bbox/AP (max) before and watches val/bbox/AP50 (max) now" in caplog.text
+
+
+def test_a_name_that_no_evaluation_gives_is_said(context, advance, caplog) -> None:
+    ctx, hook = context(), Best(metric="vall/bbox/AP")
+    for _ in range(2):
+        advance(ctx)
+        ctx.scalars.put("val/bbox/AP", 1.0, how="exact")
+        hook.on_step(ctx)
+    assert caplog.text.count("nothing has given 'vall/bbox/AP' by the first evaluation") == 1
+
+
+def test_losses_are_not_watched() -> None:
+    with pytest.raises(ConfigError, match="losses are looked at when they are logged"):
+        EarlyStop(metric="train/loss", mode="min")

@@ -87,12 +87,12 @@ def test_momentum_of_before_does_not_move_what_is_frozen_in_a_resumed_run(tmp_pa
         assert torch.equal(at[10][name], at[15][name])
 
 
-@pytest.mark.parametrize("evaluate", ["instead", "beside"])
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("first", ["ema", "freeze"])
 def test_it_does_not_matter_which_of_average_and_freeze_comes_first(
-    evaluate: str, first: str, tmp_path: Path
+    beside: bool, first: str, tmp_path: Path
 ) -> None:
-    ema = {"use": "detpipe.hooks.update.EMA", "decay": 0.9, "evaluate": evaluate}
+    ema = {"use": "detpipe.hooks.update.EMA", "decay": 0.9, "beside": beside}
     freeze = {**STEM, "until": "20 steps"}
     hooks = {"ema": None, "early": ema, "late": freeze}
     if first == "freeze":
@@ -100,10 +100,10 @@ def test_it_does_not_matter_which_of_average_and_freeze_comes_first(
     result = train(tmp_path / "a", config(hooks=hooks, duration="30 steps"))
     plain = train(
         tmp_path / "b",
-        config(hooks={"ema": {"evaluate": evaluate}, "f": freeze}, duration="30 steps"),
+        config(hooks={"ema": {"beside": beside}, "f": freeze}, duration="30 steps"),
     )
     assert same(result.weights, plain.weights)
-    never = train(tmp_path / "c", config(hooks={"ema": {"evaluate": evaluate}, "f": STEM},
+    never = train(tmp_path / "c", config(hooks={"ema": {"beside": beside}, "f": STEM},
                                          duration="30 steps"))  # fmt: skip
     start = detector(dropout=0.2, norm=True).state_dict()
     assert torch.equal(never.weights["layers.0.weight"], start["layers.0.weight"])

@@ -123,5 +123,5 @@ def test_options_are_checked(tmp_path, option):
         Profile(tmp_path, **{option: 0})
 
 
-def test_it_measures():
-    assert Profile.phase == Phase.MEASURE
+def test_it_writes_when_the_folder_is_ready():
+    assert Profile.phase == Phase.RECORD

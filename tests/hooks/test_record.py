@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Mapping
 
@@ -97,6 +98,7 @@ def test_the_bar_shows_on_a_terminal_and_goes_away(context, advance, capsys, mon
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # a console of another test
     ctx, bar = context(step=40), ProgressBar(refresh=1000)
     bar.on_start(ctx)
     advance(ctx)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import signal
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
@@ -17,8 +19,9 @@ from detpipe.core.types import Batch
 from detpipe.train.build import build_schedule, build_update
 from detpipe.train.checkpoint import CheckpointFolder
 from detpipe.train.content import published
-from detpipe.train.contract import LoopContext
+from detpipe.train.contract import LoopContext, Phase
 from detpipe.train.plan import Plan
+from detpipe.train.result import TrainResult
 
 from .toys import IMAGES, ToyDetector, ToyStream, config, detector, evaluate, same, timeless, train
 
@@ -545,29 +548,30 @@ def test_the_better_of_average_and_model_is_published_and_said(tmp_path: Path, c
 
     for which in ("ema", "model"):
         folder = tmp_path / which
-        settings = config(hooks={"ema": {"evaluate": "beside"}})
+        settings = config(hooks={"ema": {"beside": True}})
         result = train(folder, settings, evaluate=prefer(which))
         content = CheckpointFolder(folder).latest()
         assert (result.source, content["published"]) == (which, which)
         assert same(result.weights, content[which])
         assert not same(content["ema"], content["model"])
         assert result.metrics["val/bbox/AP"] == 2.0
-        again = train(folder, config(hooks={"ema": {"evaluate": "beside"}}, resume=True))
+        again = train(folder, config(hooks={"ema": {"beside": True}}, resume=True))
         assert same(again.weights, result.weights)
-        word = {"ema": "averaged", "model": "trained"}[which]
+        word = {"ema": "EMA", "model": "raw"}[which]
         assert f"the {word} weights were better at the last evaluation" in caplog.text
 
 
 def test_an_average_beside_needs_an_evaluation() -> None:
-    with pytest.raises(ValueError, match=r"ema.evaluate: beside needs the hook .*Evaluate"):
-        config(hooks={"ema": {"evaluate": "beside"}, "evaluate": None, "best": None})
+    with pytest.raises(ValueError, match=r"ema.beside needs the hook .*Evaluate"):
+        config(hooks={"ema": {"beside": True}, "evaluate": None, "best": None})
 
 
 def test_a_time_limit_ends_a_run_that_goes_on_as_if_unbroken(tmp_path: Path, monkeypatch) -> None:
     unbroken = train(tmp_path / "unbroken", config())
-    limit = {"use": "detpipe.hooks.decide.MaxTime", "seconds": 1.25}
+    limit = {"use": "detpipe.hooks.decide.MaxTime", "seconds": 1.375}
     clock = itertools.count(0, 0.125)  # seconds at each look: ten steps a process
     monkeypatch.setattr("detpipe.hooks.decide.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("detpipe.train.build.perf_counter", lambda: next(clock))
     for steps in (10, 20, 30, 40, 50):
         settings = config(hooks={"limit": limit}, resume=steps > 10)
         result = train(tmp_path / "parts", settings)
@@ -586,5 +590,150 @@ def test_the_end_says_best_and_last_numbers_and_where_everything_lies(
     (line,) = [r.getMessage() for r in caplog.records if "training is done" in r.getMessage()]
     assert "step 50 of 50, epoch 10.00, in 0:00:0" in line
     assert f"best val/bbox/AP {best.metric:.4g} at step {best.step}" in line
-    assert "; loss 0." in line
+    assert "loss 0." in line
     assert f"in '{tmp_path}'" in line
+
+
+def test_gradients_that_a_hook_spoils_are_skipped(tmp_path: Path) -> None:
+    spoil = {"use": "tests.train.test_build.Spoil", "at": [3, 7]}
+    settings = config(
+        hooks={"spoil": spoil}, duration="10 steps", non_finite={"action": "skip", "limit": 2}
+    )
+    result = train(tmp_path, settings)
+    assert result.history["train/skipped_steps"].max() == 2
+    assert all(tensor.isfinite().all() for tensor in result.weights.values())
+
+
+class Spoil:
+    def __init__(self, *, at: list[int]) -> None:
+        self.at = at
+
+    def on_gradients(self, ctx: LoopContext) -> None:
+        if ctx.state.step + 1 in self.at:
+            next(ctx.model.parameters()).grad.fill_(torch.nan)
+
+
+def test_weights_that_are_not_finite_cannot_be_skipped(tmp_path: Path) -> None:
+    """Every later step would be left out: it is the weights that have to be said."""
+    settings = config(
+        hooks={"ema": None, "break": {"use": "tests.train.test_build.Break"}},
+        non_finite={"action": "skip", "limit": 40},
+    )
+    with pytest.raises(NonFiniteWeights, match=r"weights are not finite after step 3"):
+        train(tmp_path, settings)
+
+
+class Break:
+    def on_step(self, ctx: LoopContext) -> None:
+        if ctx.state.step == 3:
+            next(ctx.model.parameters()).data.fill_(torch.inf)
+
+
+def test_an_average_does_not_move_at_a_step_that_is_left_out(tmp_path: Path) -> None:
+    Watch.averages = []
+    settings = config(
+        duration="5 steps",
+        hooks={"watch": {"use": "tests.train.test_build.Watch"}},
+        non_finite={"action": "skip"},
+    )
+    train(tmp_path, settings, model=broken_at(3))
+    moved = [
+        any(not torch.equal(x, y) for x, y in zip(a, b, strict=True))
+        for a, b in itertools.pairwise(Watch.averages)
+    ]
+    assert moved == [True, False, True, True]
+
+
+class Watch:
+    averages: ClassVar[list[list[torch.Tensor]]] = []
+    step = 0
+
+    def on_start(self, ctx: LoopContext) -> None:
+        Watch.step = ctx.state.step
+
+    def on_step(self, ctx: LoopContext) -> None:
+        Watch.step = ctx.state.step
+        if ctx.average is not None:
+            Watch.averages.append([p.clone() for p in ctx.average.parameters()])
+
+
+@pytest.mark.parametrize("action", ["reload", "skip"])
+def test_a_signal_ends_a_run_that_would_help_itself(tmp_path: Path, action: str) -> None:
+    """It comes after the loss that is not finite, before that was noticed."""
+    model = broken_at(22)
+    model.register_forward_pre_hook(
+        lambda m, i: signal.raise_signal(signal.SIGTERM) if m.calls == 23 else None
+    )
+    with pytest.raises(SystemExit) as caught:
+        train(tmp_path, config(non_finite={"action": action}), model=model)
+    assert caught.value.code == 143
+
+
+def test_a_choice_made_up_for_after_a_signal_stands(tmp_path: Path) -> None:
+    """At step 10 the raw weights are better, at 20 the average, and that evaluation breaks off."""
+
+    def run(folder: Path, *, breaks: bool, **changes: object) -> TrainResult:
+        evaluations = itertools.count(3 if "resume" in changes else 1)
+
+        def evaluate(model: torch.nn.Module) -> dict[str, float]:
+            averaged = not next(model.parameters()).requires_grad
+            second = next(evaluations) > 2  # two models an evaluation
+            if breaks and second:
+                signal.raise_signal(signal.SIGTERM)
+            return {"val/bbox/AP": float(averaged is second)}
+
+        hooks = {
+            "ema": {"beside": True},
+            "stop": {"use": "tests.train.test_build.StopAt", "step": 20},
+        }
+        settings = config(hooks=hooks, **changes)
+        return train(folder, settings, evaluate=evaluate, run_config={})
+
+    unbroken = run(tmp_path / "a", breaks=False)
+    with pytest.raises(SystemExit):
+        run(tmp_path / "b", breaks=True)
+    resumed = run(tmp_path / "b", breaks=False, resume=True)
+    assert (unbroken.source, resumed.source) == ("ema", "ema")
+    assert same(unbroken.weights, resumed.weights)
+
+
+class StopAt:
+    phase = Phase.DECIDE
+
+    def __init__(self, *, step: int) -> None:
+        self.step = step
+
+    def on_start(self, ctx: LoopContext) -> None:
+        self.on_step(ctx)
+
+    def on_step(self, ctx: LoopContext) -> None:
+        if ctx.state.step == self.step and ctx.interruption is None:
+            ctx.stop("far enough")
+
+
+@pytest.mark.parametrize(
+    "freeze", [{"patterns": ["layers"]}, {"patterns": ["0"], "until": "0 steps"}]
+)
+def test_a_mistake_that_shows_when_hooks_start_costs_nothing(tmp_path: Path, freeze) -> None:
+    folder = tmp_path / "checkpoints"
+    for _ in range(2):
+        train(folder, config(duration="5 steps"))
+    before = text_of(tmp_path)
+    freeze = {"use": "detpipe.hooks.freeze.Freeze", **freeze}
+    with pytest.raises(ConfigError, match="Freeze"):
+        train(folder, config(hooks={"f": freeze}, duration="9 steps"))
+    assert text_of(tmp_path) == before
+
+
+def test_a_reload_gives_no_more_time(tmp_path: Path, monkeypatch) -> None:
+    clock = itertools.count(0, 0.125)
+    monkeypatch.setattr("detpipe.hooks.decide.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("detpipe.train.build.perf_counter", lambda: next(clock))
+    limit = {"use": "detpipe.hooks.decide.MaxTime", "seconds": 2.5}
+    settings = config(
+        hooks={"limit": limit, "checkpoint": {"every": "2 steps"}},
+        log_every="1 steps",
+        non_finite={"action": "reload"},
+    )
+    result = train(tmp_path, settings, model=broken_at(15))
+    assert 15 < result.step < 21  # twenty looks in all, not twenty after the reload

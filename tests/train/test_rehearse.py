@@ -20,7 +20,6 @@ def test_a_dry_run_has_two_steps_and_everything_in_each(reference_batch: int | N
     plan = Plan.of(rehearsal.config, images_per_epoch=20)
     assert plan.total_steps == 2
     assert not rehearsal.config.resume
-    assert not rehearsal.config.rehearsal
     for name in ("evaluate", "checkpoint"):
         assert rehearsal.config.hooks[name].options["every"].images == plan.images_per_step
     unchanged = ("ema", "timer", "best")
@@ -40,7 +39,7 @@ def test_learning_by_heart_takes_the_same_batches_as_they_are() -> None:
     assert rehearsal.images == 8
     assert changed.sampler == Spec(use="detpipe.data.sampler.sequential")
     assert not changed.augment
-    assert set(changed.hooks) == {"timer", "checkpoint"}
+    assert set(changed.hooks) == {"timer"}
     real = Plan.of(settings, images_per_epoch=20)
     plan = Plan.of(changed, images_per_epoch=rehearsal.images)
     assert (plan.total_steps, plan.warmup_steps) == (500, 50)  # 50 steps of 64 images are 800 of 4

@@ -94,7 +94,7 @@ EVERYTHING = {
     "schedule_by": "epoch",
     "non_finite": {"action": "skip"},
     "hooks": {
-        "ema": {"evaluate": "beside"},
+        "ema": {"beside": True},
         "stem": {"use": "detpipe.hooks.freeze.Freeze", "patterns": ["0"], "until": "27 steps"},
         "precise": {"use": "detpipe.hooks.norm.PreciseBN", "every": "10 steps", "images": 8},
         "stop": {"use": "detpipe.hooks.decide.EarlyStop", "patience": 100},

@@ -143,7 +143,7 @@ def test_only_the_last_pass_synchronises_processes() -> None:
 def test_an_update_that_is_not_finite_is_left_out(number, where, precision) -> None:
     model = nn.Sequential(a_model(), nn.BatchNorm1d(2))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
-    update = GradientUpdate(optimizer, precision=precision, keep=list(model.buffers()))
+    update = GradientUpdate(optimizer, precision=precision, skips=model)
 
     def step(factor: float) -> bool:
         update.begin(0.0)
@@ -167,3 +167,35 @@ def test_an_update_that_is_not_finite_is_left_out(number, where, precision) -> N
     assert step(1.0)
     assert not torch.equal(before["0.weight"], model[0].weight)
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_an_infinite_loss_with_finite_gradients_is_left_out_too(precision) -> None:
+    model = a_model()
+    update = GradientUpdate(
+        torch.optim.SGD(model.parameters(), lr=0.1), precision=precision, skips=model
+    )
+    before = model.weight.clone()
+    update.begin(0.0)
+    update.backward(loss_of(model) + torch.inf, of=1)
+    assert model.weight.grad.isfinite().all()
+    assert not update.finish(lambda: None)
+    assert torch.equal(model.weight, before)
+
+
+def test_a_buffer_that_a_forward_pass_replaces_is_put_back() -> None:
+    class Replacing(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 2)
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.mean = self.mean + torch.nan
+            return super().forward(x)
+
+    model = Replacing()
+    update = GradientUpdate(torch.optim.SGD(model.parameters(), lr=0.1), skips=model)
+    update.begin(0.0)
+    update.backward(loss_of(model) * torch.nan, of=1)
+    assert not update.finish(lambda: None)
+    assert model.mean == 0

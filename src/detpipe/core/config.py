@@ -9,20 +9,45 @@ import difflib
 import functools
 import importlib
 import inspect
+import math
 import pkgutil
 import re
+import types
+import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from detpipe.core.errors import ConfigError, one_message
 
 
 class Frozen(BaseModel):
-    """A configuration section: unknown keys are an error, values cannot change afterwards."""
+    """A configuration section: unknown keys are an error, values cannot change afterwards.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    Numbers are finite, and ``true`` is none.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Python takes ``true`` for 1, a reader of YAML does not."""
+        field = cls.model_fields[info.field_name or ""]
+        if isinstance(value, bool) and _is_number(field.annotation):
+            raise ValueError(f"{str(value).lower()} is no number: write one")
+        return value
 
     @model_validator(mode="wrap")
     @classmethod
@@ -53,6 +78,10 @@ class Frozen(BaseModel):
 
 _UNITS = ("steps", "epochs", "images")
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\d+)?)\s*(steps?|epochs?|images?)\s*", re.IGNORECASE)
+
+
+LONGEST = 1e12
+"""Of a duration, in any unit: what is longer is a slip, and too much for 64 bits further on."""
 
 
 class Duration(Frozen):
@@ -94,8 +123,11 @@ class Duration(Frozen):
                 f"a duration needs exactly one of steps, epochs, images; got {given or 'none'}"
                 + (" (set the one you do not want to null)" if given else "")
             )
-        if not 0 <= getattr(self, given[0]) < float("inf"):
-            raise ValueError(f"a duration must be 0 or more, got {getattr(self, given[0])}")
+        length = getattr(self, given[0])
+        if length < 0:
+            raise ValueError(f"a duration must be 0 or more, got {length}")
+        if length > LONGEST:
+            raise ValueError(f"a duration must be at most {LONGEST:g} {given[0]}, got {length:g}")
         return self
 
     def to_steps(self, *, images_per_step: int, images_per_epoch: int) -> int:
@@ -214,17 +246,33 @@ def check_spec(spec: Spec, *, where: str, args: int = 0, provided: Collection[st
         provided: names the program will offer, see :meth:`Spec.build`.
 
     Raises:
-        ConfigError: with all mistakes of this spec.
+        ConfigError: with all mistakes of this spec, such as an option that the program gives.
     """
     try:
         target = locate(spec.use)
-        _fitting_options(spec, target, args=args, provided=dict.fromkeys(provided))
+        taken = [n for n in spec.options if n in provided and n in _parameters(target)]
+        mistakes = [
+            f"{spec.use}: '{name}' is given by the program, got {spec.options[name]!r}; take it out"
+            for name in taken
+        ]
+        try:
+            _fitting_options(spec, target, args=args, provided=dict.fromkeys(provided))
+        except ConfigError as error:
+            mistakes.append(str(error))
+        if mistakes:
+            raise ConfigError("; ".join(mistakes))
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from error
 
 
 def check_specs(*checks: tuple[Spec | None, str, int, Collection[str]]) -> None:
     """:func:`check_spec` for many, all mistakes in one :class:`ConfigError`."""
+    if mistakes := spec_mistakes(*checks):
+        raise ConfigError(one_message("these settings cannot be used:", mistakes))
+
+
+def spec_mistakes(*checks: tuple[Spec | None, str, int, Collection[str]]) -> list[str]:
+    """What :func:`check_spec` finds in many, each mistake with its place."""
     mistakes = []
     for spec, where, args, provided in checks:
         if spec is None:
@@ -233,8 +281,7 @@ def check_specs(*checks: tuple[Spec | None, str, int, Collection[str]]) -> None:
             check_spec(spec, where=where, args=args, provided=provided)
         except ConfigError as error:
             mistakes.append(str(error))
-    if mistakes:
-        raise ConfigError(one_message("these settings cannot be used:", mistakes))
+    return mistakes
 
 
 def transform_args(spec: Spec | None) -> int:
@@ -249,7 +296,14 @@ def transform_args(spec: Spec | None) -> int:
 
 
 def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(target).parameters
+    try:
+        return inspect.signature(target).parameters
+    except ValueError as error:  # some that are written in C
+        name = getattr(target, "__qualname__", target)
+        raise ConfigError(
+            f"'{name}' has no signature that its options could be checked against; wrap it in a "
+            f"function of your own and name that one"
+        ) from error
 
 
 def _fitting_options(
@@ -273,6 +327,9 @@ def _fitting_options(
             near = difflib.get_close_matches(name, names, 1)
             hint = f"did you mean '{near[0]}'?" if near else f"it takes {', '.join(names)}"
             mistakes.append(f"{spec.use} has no option '{name}' ({hint})")
+            continue
+        if (wrong := _no_value(value, hints.get(name))) is not None:
+            mistakes.append(f"{spec.use}: {name}: {wrong}")
             continue
         try:
             options[name] = (
@@ -298,6 +355,32 @@ def _fitting_options(
     if mistakes:
         raise ConfigError("; ".join(mistakes))
     return options
+
+
+def _no_value(value: Any, annotation: Any) -> str | None:
+    """Why ``value`` is none for an option of that annotation, although pydantic lets it pass."""
+    several = value if isinstance(value, (list, tuple)) else (value,)
+    if any(isinstance(v, float) and math.isnan(v) for v in several):
+        return "NaN is no value: write a number"
+    if isinstance(value, bool) and _is_number(annotation):
+        return f"{str(value).lower()} is no number: write one"
+    return None
+
+
+def _is_number(annotation: Any) -> bool:
+    """Whether it stands for numbers, and not for true and false as well."""
+    kinds = _kinds(annotation)
+    return bool(kinds & {int, float}) and not kinds & {bool, Any}
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The members of a union, without what is annotated to them."""
+    origin = typing.get_origin(annotation)
+    if origin is Annotated:
+        return _kinds(typing.get_args(annotation)[0])
+    if origin in (typing.Union, types.UnionType):
+        return set().union(*map(_kinds, typing.get_args(annotation)))
+    return {annotation} if isinstance(annotation, type) or annotation is Any else set()
 
 
 @functools.cache

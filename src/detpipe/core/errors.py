@@ -50,6 +50,7 @@ class NonFiniteLoss(DetpipeError):
         files: the images of that step's batch.
         checkpoint: what is left to go on from, in words; empty while nobody has said.
         images_seen: the stream's position when it was found out.
+        interruption: what a signal had asked to raise after this step, if there was one.
     """
 
     def __init__(self, step: int, losses: dict[str, float], files: Sequence[str]) -> None:
@@ -57,6 +58,7 @@ class NonFiniteLoss(DetpipeError):
         self.step, self.losses, self.files = step, losses, tuple(files)
         self.checkpoint = ""
         self.images_seen = 0
+        self.interruption: BaseException | None = None
 
     def __str__(self) -> str:
         finite = all(math.isfinite(value) for value in self.losses.values())

@@ -71,6 +71,11 @@ class Reader:
         transforms = [_bare(step) for step in self.augment if _in_use(step, position)]
         files: list[str] = []
         index = self.sampler.index(position)
+        if not 0 <= index < len(self.store):
+            raise DataError(
+                f"train.sampler ({type(self.sampler).__name__}) gives image {index} at position "
+                f"{position}; there are {len(self.store)} images, from 0 to {len(self.store) - 1}"
+            )
         if not transforms:
             image, target = self._load(index, files)
             return image, target, files[0]

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 TRUTH_COLOUR = (0, 200, 83)
 DETECTION_COLOUR = (255, 61, 0)
+SHOWN_FROM = 0.5
+"""Fainter detections are not what a person would act on: neither drawn nor ranked."""
 _TILE = 400
 """Longest side of a picture on a sheet, pixels."""
 
@@ -88,7 +90,7 @@ def rank(
     boxes: pd.DataFrame,
     detections: pd.DataFrame,
     *,
-    score_threshold: float = 0.3,
+    score_threshold: float = SHOWN_FROM,
     iou: float = 0.5,
 ) -> pd.DataFrame:
     """Images from worst to best by F1 = 2·right / (2·right + wrong + missed).
@@ -130,7 +132,7 @@ def gallery(
     *,
     kind: Literal["worst", "best", "random"],
     count: int = 12,
-    score_threshold: float = 0.5,
+    score_threshold: float = SHOWN_FROM,
     seed: int = 0,
 ) -> Image.Image:
     """A sheet of pictures with truth (green) and detections (orange) drawn.
@@ -156,7 +158,8 @@ def gallery(
         ranking = rank(images, boxes, detections, score_threshold=score_threshold)
         chosen = (ranking if kind == "worst" else ranking[::-1]).head(count)
         captions = [
-            f"F1 {row.f1:.2f}: {row.right} right, {row.wrong} wrong, {row.missed} missed"
+            f"{row.path}: F1 {row.f1:.2f}, {row.right} right, {row.wrong} wrong, "
+            f"{row.missed} missed"
             for row in records(chosen)
         ]
     found = detections[detections["score"] >= score_threshold]

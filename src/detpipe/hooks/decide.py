@@ -26,6 +26,11 @@ class _Watch(Hook):
     def __init__(self, metric: str, mode: Mode) -> None:
         if mode not in ("max", "min"):
             raise ConfigError(f"mode must be max or min, got '{mode}'")
+        if metric.startswith("train/loss"):
+            raise ConfigError(
+                f"{type(self).__name__}: metric '{metric}': losses are looked at when they are "
+                f"logged, not in each step; watch a result of an evaluation, such as val/bbox/AP"
+            )
         self.metric, self.mode = metric, mode
         self.best: float | None = None
         self.best_step = 0
@@ -71,16 +76,35 @@ class _Watch(Hook):
             return True
         return value > self.best + by if self.mode == "max" else value < self.best - by
 
+    def _warn_at_first_evaluation(self, ctx: LoopContext, group: str) -> None:
+        evaluated = [n for n in ctx.scalars.names(at=ctx.state.step) if n.startswith("val/")]
+        if not evaluated or group == "val/" or self._warned:
+            return
+        self._warned = True
+        logger.warning(
+            "%s: nothing has given '%s' by the first evaluation, which gives %s; is that its name?",
+            type(self).__name__, self.metric, ", ".join(evaluated[:12]),
+        )  # fmt: skip
+
     def state_dict(self) -> dict[str, Any]:
-        """The best value and its step, and the step of the last value."""
+        """The best value and its step, the step of the last value, and of what."""
         return {
+            "metric": self.metric,
+            "mode": self.mode,
             "best": self.best,
             "best_step": self.best_step,
             "looked_at": self._looked_at,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what :meth:`state_dict` gave."""
+        """Takes back what :meth:`state_dict` gave, unless it is of another metric."""
+        before = state.get("metric", self.metric), state.get("mode", self.mode)
+        if before != (self.metric, self.mode):
+            logger.warning(
+                "%s: it watched %s (%s) before and watches %s (%s) now: it starts without a memory",
+                type(self).__name__, *before, self.metric, self.mode,
+            )  # fmt: skip
+            return
         self.best, self.best_step = state["best"], state["best_step"]
         self._looked_at = state["looked_at"]
 
@@ -89,6 +113,7 @@ class _Watch(Hook):
         known = ctx.scalars.names()
         if group == "train/" or self.metric in known:
             return
+        self._warn_at_first_evaluation(ctx, group)
         there = [name for name in ctx.scalars.names(at=ctx.state.step) if name.startswith(group)]
         if there:
             near = difflib.get_close_matches(self.metric, there, 1)
@@ -174,7 +199,7 @@ class EarlyStop(_Watch):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes back what :meth:`state_dict` gave."""
         super().load_state_dict(state)
-        self._waited = state["waited"]
+        self._waited = state["waited"] if self.best is not None else 0
 
     def look_at_nan(self, ctx: LoopContext) -> None:
         """Ends the run, if NaN is to end it."""
@@ -210,28 +235,36 @@ class MaxTime(Hook):
         hours: added up with the others.
         minutes: added up with the others.
         seconds: added up with the others; the time is counted from the start of training.
+        started: given by the program: when training began, on the clock of ``perf_counter``.
     """
 
     phase = Phase.DECIDE
 
-    def __init__(self, *, hours: float = 0, minutes: float = 0, seconds: float = 0) -> None:
+    def __init__(
+        self,
+        *,
+        hours: float = 0,
+        minutes: float = 0,
+        seconds: float = 0,
+        started: float | None = None,
+    ) -> None:
         self._seconds = hours * 3600 + minutes * 60 + seconds
         if not self._seconds > 0:
             raise ConfigError(
                 f"MaxTime: the time must be above 0, got hours={hours:g}, minutes={minutes:g}, "
                 f"seconds={seconds:g}"
             )
-        self._end = math.inf
+        self._started, self._end = started, math.inf
 
     def on_start(self, ctx: LoopContext) -> None:
-        """The clock starts."""
-        self._end = perf_counter() + self._seconds
+        """The clock starts, unless it runs already: a reload of a checkpoint gives no more time."""
+        self._end = (perf_counter() if self._started is None else self._started) + self._seconds
 
     def on_step(self, ctx: LoopContext) -> None:
         """Ends the run at the first step after the time is up."""
         if perf_counter() >= self._end and not ctx.is_last:
             ctx.stop(
                 f"the time of {timedelta(seconds=self._seconds)} is up at step {ctx.state.step}; "
-                f"train.resume goes on",
+                f"--params train.resume=true goes on",
                 resumable=True,
             )

@@ -75,7 +75,7 @@ class Evaluate(Hook):
             data set to evaluate on.
         every: the period; 0 for never.
         publish: given by the program, see ``train.publish``.
-        compare: the metric by which the better of trained and averaged weights is chosen, with
+        compare: the metric by which the better of raw and averaged weights is chosen, with
             an EMA that is evaluated ``beside``. Then ``val/…`` is of the better ones, and
             ``val_model/…`` and ``val_ema/…`` are of each.
         mode: whether more (``max``) or less (``min``) of it is better.
@@ -132,7 +132,12 @@ class Evaluate(Hook):
             return
         self._owed = False
         for name, value in results.items():
-            ctx.scalars.put(name, value, how="exact")
+            try:
+                ctx.scalars.put(name, float(value), how="exact")
+            except (TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"the evaluation gives {name} = {value!r}; a number is needed"
+                ) from error
         ctx.scalars.put("time/evaluate", perf_counter() - started, how="exact")
 
     def _of(self, model: nn.Module) -> Mapping[str, float]:
@@ -159,15 +164,15 @@ class Evaluate(Hook):
         better = "model" if (raw - ema) * self._sign > 0 or math.isnan(ema) else "ema"
         ctx.eval_model = models[better]
         logger.info(
-            "step %d: %s weights are better (%s: averaged %.4g, trained %.4g); they count, and "
-            "would be published", ctx.state.step,
-            "the averaged" if better == "ema" else "the trained", self._compare, ema, raw,
+            "step %d: the %s weights are better (%s: EMA %.4g, raw %.4g); they count, and would "
+            "be published", ctx.state.step, "EMA" if better == "ema" else "raw",
+            self._compare, ema, raw,
         )  # fmt: skip
-        each = {
-            name.replace("/", f"_{which}/", 1): value
-            for which, result in results.items()
-            for name, value in result.items()
-        }
+        each = {}
+        for which, result in results.items():
+            for name, value in result.items():
+                group, slash, rest = name.partition("/")
+                each[f"{group}_{which}{slash}{rest}"] = value
         return {**results[better], **each}
 
     def _at_end(self, ctx: LoopContext) -> bool:

@@ -23,7 +23,8 @@ class Profile(Hook):
 
     Into ``<checkpoint folder>/profile/`` it writes a trace for ``chrome://tracing`` or
     https://ui.perfetto.dev (``steps_11-13.json.gz``) and a table of operators (``.txt``), the most
-    expensive first. The recorded steps are slower than the others; the rest of the run is not.
+    expensive first. What else happens within these steps, such as an evaluation, is recorded too.
+    The recorded steps are slower than the others; the rest of the run is not.
 
     Args:
         folder: the checkpoint folder, given by the program.
@@ -37,7 +38,7 @@ class Profile(Hook):
         ConfigError: ``start``, ``steps`` or ``rows`` is below 1.
     """
 
-    phase = Phase.MEASURE
+    phase = Phase.RECORD  # when the folder of another run has been put aside
 
     def __init__(
         self, folder: Path, *, start: int = 10, steps: int = 3, rows: int = 40, memory: bool = False

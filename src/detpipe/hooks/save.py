@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from detpipe.core.config import Duration, Every
 from detpipe.core.errors import NonFiniteLoss
 from detpipe.train.checkpoint import CheckpointFolder
 from detpipe.train.contract import Hook, LoopContext, Phase, due
+
+logger = logging.getLogger(__name__)
 
 
 class Checkpoint(Hook):
@@ -68,6 +71,11 @@ class Checkpoint(Hook):
         finally:
             if isinstance(error, NonFiniteLoss):
                 error.checkpoint = self._left()
+        if error is ctx.interruption and self._saved_step == ctx.state.step:
+            logger.info(
+                "'%s' is saved; --params train.resume=true goes on there",
+                self._folder.file(ctx.state.step),
+            )
 
     def _left(self) -> str:
         entries = self._folder.entries()

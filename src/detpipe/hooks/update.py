@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,9 @@ class EMA(Hook):
         decay: share of the old average that stays at each step.
         warmup: while few steps are done the decay is smaller, ``(1 + n) / (10 + n)``, so that
             the average forgets the first weights.
-        evaluate: the average ``instead`` of the trained weights, or ``beside`` them: then each
-            evaluation is of both, and the better of the two counts and is published (see
-            ``compare`` of :class:`~detpipe.hooks.measure.Evaluate`).
+        beside: the average is evaluated beside the raw weights, not instead of them: the better
+            of the two counts and is published (see ``compare`` of
+            :class:`~detpipe.hooks.measure.Evaluate`).
 
     Raises:
         ConfigError: the decay is not within 0..1.
@@ -38,11 +38,11 @@ class EMA(Hook):
         *,
         decay: float = 0.999,
         warmup: bool = True,
-        evaluate: Literal["instead", "beside"] = "instead",
+        beside: bool = False,
     ) -> None:
         if not 0 <= decay < 1:
             raise ConfigError(f"EMA: decay must be at least 0 and below 1, got {decay}")
-        self._decay, self._warmup, self._beside = decay, warmup, evaluate == "beside"
+        self._decay, self._warmup, self._beside = decay, warmup, beside
         self._updates = 0
         self._average: nn.Module | None = None
         self._saved: Mapping[str, Tensor] | None = None
@@ -53,12 +53,14 @@ class EMA(Hook):
         if self._saved is not None:
             self._average.load_state_dict(self._saved)
             self._saved = None
-        ctx.average = ctx.eval_model = self._average
-        ctx.beside = self._beside
+        ctx.average, ctx.beside = self._average, self._beside
+        ctx.eval_model = ctx.model if ctx.beside and ctx.raw_was_better else self._average
 
     def on_step(self, ctx: LoopContext) -> None:
         """Moves the average towards the new weights."""
         assert self._average is not None  # noqa: S101 - on_start made it
+        if not ctx.applied:
+            return
         self._updates += 1
         decay = self._decay
         if self._warmup:

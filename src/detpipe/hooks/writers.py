@@ -59,7 +59,7 @@ def console_line(step: int, scalars: Mapping[str, float], *, total: int = 0) -> 
     parts += [
         f"{name} {value:.4g}"
         for name, value in row.items()
-        if not (_is_of_a_class(name) or math.isnan(value))
+        if not (_is_of_a_class(name) or _is_a_candidate(name) or math.isnan(value))
     ]
     return "  ".join(parts)
 
@@ -189,6 +189,11 @@ class TensorBoard(Writer):
         """Closes the file."""
         if self._events is not None:
             self._events.close()
+
+
+def _is_a_candidate(name: str) -> bool:
+    """``val_ema/bbox/AP``: one of two that stand beside each other; the better is ``val/…``."""
+    return name.split("/", maxsplit=1)[0].endswith(("_ema", "_model"))
 
 
 def _is_of_a_class(name: str) -> bool:

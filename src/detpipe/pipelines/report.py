@@ -35,7 +35,7 @@ def draw(
     """
     from detpipe.evaluate import gallery, plots
 
-    curves: dict[str, Any] = {"loss.png": plots.loss_curves(history)}
+    curves: dict[str, Any] = {"loss": plots.loss_curves(history)}
     confusion: dict[str, Any] = {}
     shown = images.iloc[:0], boxes.iloc[:0], detections[0]
     for dataset, found in zip(DATASETS, detections, strict=True):
@@ -43,8 +43,8 @@ def draw(
         if own.empty:
             continue
         truth = boxes[boxes["image_id"].isin(own["image_id"])]
-        curves[f"{dataset}_precision_recall.png"] = plots.precision_recall(truth, found, classes)
-        confusion[f"{dataset}.png"] = plots.confusion(truth, found, classes)
+        curves[f"{dataset}_precision_recall"] = plots.precision_recall(truth, found, classes)
+        confusion[dataset] = plots.confusion(truth, found, classes)
         shown = own, truth, found
     return (
         curves,

@@ -100,16 +100,23 @@ def training_stream(
     stream: StreamConfig,
 ) -> tuple[Store, TrainStream]:
     """The training images, and batches of them in the order and shape that training gets."""
+    from detpipe.core.errors import ConfigError
     from detpipe.data.store import Store
     from detpipe.data.stream import TrainStream
 
     store = Store.from_tables(images, boxes, classes, existing(raw), split="train")
+    order = train.sampler.build(
+        length=len(store), seed=train.seed, store=store, batch_size=train.batch_size
+    )
+    if not callable(getattr(order, "index", None)):
+        raise ConfigError(
+            f"train.sampler: {train.sampler.use} gives a {type(order).__name__} without the method "
+            f"index(position) (docs/training.md, samplers)"
+        )
     batches = TrainStream(
         store,
         batch_size=train.batch_size,
-        sampler=train.sampler.build(
-            length=len(store), seed=train.seed, store=store, batch_size=train.batch_size
-        ),
+        sampler=order,
         resize=stream.resize,
         augment=transforms(train, images_per_epoch=len(store)),
         seed=train.seed,

@@ -97,8 +97,7 @@ class MlflowWriter:
         self._client, self._run_id = mlflow.MlflowClient(), run.info.run_id
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / RUN_ID_FILE).write_text(self._run_id)
-        if start_step:
-            self._catch_up(start_step)
+        self._catch_up(start_step)
         self._thread = threading.Thread(target=self._work, name="mlflow-writer", daemon=True)
         self._thread.start()
 

@@ -37,12 +37,14 @@ def announce(
     rates = sorted({group["lr"] for group in update.optimizer.param_groups})
     logger.info(
         "%s %d training images, %d steps (%.3g epochs) of %d × %d images; learning rate %s; %s on "
-        "%s with %d threads; files go to '%s'",
+        "%s with %d threads; %s",
         f"resuming at step {start}:" if start else "training:",
         plan.images_per_epoch, plan.total_steps, epochs, config.batch_size, config.accumulate,
-        ", ".join(f"{lr:g}" for lr in rates), config.precision, device, torch.get_num_threads(),
-        folder,
+        f"{rates[0]:g}" if len(rates) == 1 else f"{rates[0]:g} to {rates[-1]:g} by group",
+        config.precision, device, torch.get_num_threads(),
+        "no file is kept" if config.rehearsal else f"files go to '{folder}'",
     )  # fmt: skip
+    logger.info("%s", _of_the_images(config))
     logger.info("%s", _of_the_model(model))
     if len(update.optimizer.param_groups) > 1:
         logger.info("%s", describe(update.optimizer.param_groups))
@@ -99,15 +101,27 @@ def summarise(
     for entry in marked:
         lines.append(f"best {best} {entry.metric:.4g} at step {entry.step}")
     if ctx.beside:
-        which = "trained" if ctx.eval_model is ctx.model else "averaged"
+        which = "raw" if ctx.eval_model is ctx.model else "EMA"
         lines.append(f"the {which} weights were better at the last evaluation")
     steps = ", ".join(str(entry.step) for entry in checkpoints.entries())
-    lines.append(
-        f"checkpoints of step {steps} in '{checkpoints.path}'"
-        if steps
-        else f"no checkpoint was kept in '{checkpoints.path}'"
-    )
-    logger.info("%s", "; ".join(lines))
+    if config.rehearsal:
+        lines.append("nothing of it is kept")
+    elif steps:
+        lines.append(f"checkpoints of step {steps} in '{checkpoints.path}'")
+    else:
+        lines.append(f"no checkpoint was kept in '{checkpoints.path}'")
+    logger.info("%s", "\n    ".join(lines))
+
+
+def _of_the_images(config: TrainConfig) -> str:
+    """Order and transforms, by the names that the settings give them."""
+    transforms = [
+        name if spec.until is None else f"{name} until {spec.until}"
+        for name, spec in config.augment.items()
+        if spec
+    ]
+    order = config.sampler.use.rpartition(".")[2]
+    return f"images: order {order}; augmentation: {', '.join(transforms) or 'none'}"
 
 
 def _of_the_model(model: nn.Module) -> str:

@@ -81,7 +81,7 @@ def search_batch_size(
         raise ConfigError(
             f"the batch-size search needs a CUDA GPU, the device is {device}: memory of a CPU has "
             f"no limit to be found, only a machine that slows down and kills the process. Set "
-            f"train.batch_size by hand (train.device: {config.device})"
+            f"train.batch_size by hand, or run it on a machine with a GPU"
         )
     tries = largest(
         lambda size: try_batch(model, images, size, config=config, device=device), limit=limit

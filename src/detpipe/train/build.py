@@ -13,11 +13,11 @@ import torch
 from torch import nn, optim
 
 from detpipe.core.config import Spec
-from detpipe.core.errors import ConfigError, NonFiniteLoss
+from detpipe.core.errors import ConfigError, NonFiniteLoss, one_message
 from detpipe.train.announce import announce, summarise
 from detpipe.train.checkpoint import CheckpointFolder
 from detpipe.train.config import BEST, TrainConfig
-from detpipe.train.contract import Hook, LoopContext, Stream, as_hook
+from detpipe.train.contract import Hook, LoopContext, Phase, Stream, as_hook
 from detpipe.train.groups import parameter_groups
 from detpipe.train.launch import pick_device, seeded
 from detpipe.train.loop import fit
@@ -69,7 +69,7 @@ def train_detector(
     """
     plan = Plan.of(config, images_per_epoch=stream.images_per_epoch)
     device = pick_device(config.device)
-    run = _Run(config, plan, model, stream, folder, evaluate)
+    run = _Run(config, plan, model, stream, folder, evaluate, perf_counter())
     built = run.hooks()  # a mistake in their settings shows before anything is touched
     header = {"config": flat(run_config or {}), "classes": list(classes)}
     checkpoints = CheckpointFolder(folder)
@@ -84,11 +84,6 @@ def train_detector(
     if config.channels_last:
         model.to(memory_format=torch.channels_last)
     update = build_update(config, model, plan=plan, device=device)
-    # All is built: no mistake in the settings can cost what is in the folder any more.
-    if content is None:
-        make_room(checkpoints)
-    else:
-        checkpoints.forget_after(content["state"]["step"])
     announce(config, plan, update, model, device=device, folder=folder, content=content)
     started = perf_counter()
     with seeded(config.seed):
@@ -107,6 +102,7 @@ class _Run:
     stream: Stream
     folder: Path
     evaluate: Evaluate | None
+    started: float
 
     def hooks(self) -> tuple[dict[str, Hook], Rows]:
         """All hooks, and how to read back what is recorded."""
@@ -117,8 +113,9 @@ class _Run:
             evaluate=self.evaluate,
             stream=self.stream,
             model=self.model,
+            started=self.started,
         )
-        return {**hooks, "record": record}, written
+        return {"(room)": _Room(CheckpointFolder(self.folder)), **hooks, "record": record}, written
 
     def fit(
         self,
@@ -149,6 +146,8 @@ class _Run:
                     skip_limit=choice.limit,
                 )
             except NonFiniteLoss as error:
+                if choice.action == "reload" and error.interruption is not None:
+                    raise error.interruption from error
                 if choice.action != "reload" or reloads >= choice.limit:
                     raise
                 content = CheckpointFolder(self.folder).latest()
@@ -163,6 +162,22 @@ class _Run:
                 hooks, written = self.hooks()
             else:
                 return ctx, written
+
+
+class _Room(Hook):
+    """Makes the folder ready: before anything is written, after all that can still be refused."""
+
+    phase = Phase.RECORD
+
+    def __init__(self, checkpoints: CheckpointFolder) -> None:
+        self._checkpoints = checkpoints
+
+    def on_start(self, ctx: LoopContext) -> None:
+        """A new run gets an empty folder; one that goes on loses what is newer than its start."""
+        if ctx.resumes:
+            self._checkpoints.forget_after(ctx.state.step)
+        else:
+            make_room(self._checkpoints)
 
 
 def build_update(
@@ -189,7 +204,7 @@ def build_update(
         clip=config.clip,
         precision=config.precision,
         device=device.type,
-        keep=list(model.buffers()) if config.non_finite.action == "skip" else None,
+        skips=model if config.non_finite.action == "skip" else None,
     )
 
 
@@ -217,25 +232,32 @@ def build_hooks(
     evaluate: Evaluate | None = None,
     stream: Stream | None = None,
     model: nn.Module | None = None,
+    started: float | None = None,
 ) -> dict[str, Hook]:
     """``train.hooks``, by name.
 
     Raises:
         ConfigError: one of them cannot be built, or is no hook.
     """
-    return {
-        name: as_hook(
-            spec.build(
+    hooks, mistakes = {}, []
+    for name, spec in config.hooks.items():
+        if spec is None:
+            continue
+        try:
+            hook = spec.build(
                 folder=folder,
                 evaluate=evaluate,
                 publish=config.publish,
                 stream=stream,
                 model=model,
+                started=started,
             )
-        )
-        for name, spec in config.hooks.items()
-        if spec is not None
-    }
+            hooks[name] = as_hook(hook)
+        except ConfigError as error:
+            mistakes.append(f"train.hooks.{name}: {error}")
+    if mistakes:
+        raise ConfigError(one_message("these hooks cannot be used:", mistakes))
+    return hooks
 
 
 def build_record(config: TrainConfig, *, folder: Path, plan: Plan) -> tuple[Hook, Rows]:

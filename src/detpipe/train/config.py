@@ -14,7 +14,7 @@ EVALUATE = "detpipe.hooks.measure.Evaluate"
 BEST = "detpipe.hooks.decide.Best"
 CHECKPOINT = "detpipe.hooks.save.Checkpoint"
 
-HOOK_RESOURCES = ("folder", "evaluate", "publish", "stream", "model")
+HOOK_RESOURCES = ("folder", "evaluate", "publish", "stream", "model", "started")
 """What a hook's constructor may ask for by name, see :func:`detpipe.train.build.build_hooks`."""
 SAMPLER_RESOURCES = ("length", "seed", "store", "batch_size")
 """What a sampler may ask for by name, see :mod:`detpipe.data.sampler`."""
@@ -178,10 +178,10 @@ class TrainConfig(Frozen):
             raise ValueError("dry_run and overfit are two different tests: set one of them")
         beside = [
             name for name, spec in self.hooks.items()
-            if spec and spec.use == EMA and spec.options.get("evaluate") == "beside"
+            if spec and spec.use == EMA and spec.options.get("beside")
         ]  # fmt: skip
         if beside and not self._has(EVALUATE):
-            raise ValueError(f"hooks.{beside[0]}.evaluate: beside needs the hook {EVALUATE}")
+            raise ValueError(f"hooks.{beside[0]}.beside needs the hook {EVALUATE}")
         if self.non_finite.action == "reload" and not self._has(CHECKPOINT):
             raise ValueError(f"non_finite.action: reload needs the hook {CHECKPOINT}")
         check_specs(

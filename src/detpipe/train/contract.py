@@ -8,6 +8,7 @@ other. Durations, tensors and files are the hook's own business; the loop hands 
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -79,9 +80,12 @@ class LoopContext:
         reference_batch: the batch that durations in steps were written for; None for this one.
         model: the module being trained.
         eval_model: the module to evaluate and publish (the same one, or its EMA).
+        applied: whether this step changed the weights; False if it was left out.
         average: the EMA of ``model``, kept in checkpoints; None without.
         beside: whether both ``model`` and ``average`` are evaluated, and the better one becomes
             ``eval_model``.
+        resumes: whether the run goes on from a checkpoint.
+        raw_was_better: what the run to resume had chosen of the two.
         optimizer: the optimiser.
         scalars: this run's scalars; put new ones, read the latest ones.
         marks: what DECIDE hooks decided in this step; cleared by the loop before each step.
@@ -105,8 +109,11 @@ class LoopContext:
     optimizer: optim.Optimizer
     scalars: Scalars
     reference_batch: int | None = None
+    applied: bool = True
     average: nn.Module | None = None
     beside: bool = False
+    resumes: bool = False
+    raw_was_better: bool = False
     marks: dict[str, Any] = field(default_factory=dict)
     batch: Batch | None = None
     data_seconds: float = 0.0
@@ -149,7 +156,7 @@ class LoopContext:
             resumable: the run is not finished: ``train.resume`` goes on with it.
         """
         if not self.stop_reason:
-            self.stop_reason, self.resumable = reason, resumable
+            self.stop_reason, self.resumable = reason or "a hook asked for it", resumable
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -235,8 +242,11 @@ def as_hook(thing: object) -> Hook:
         return thing
     methods = {name: getattr(thing, name) for name in MOMENTS if hasattr(thing, name)}
     if not methods:
+        own = [name for name in dir(thing) if not name.startswith("_")]
+        near = {m: c[0] for m in MOMENTS if (c := difflib.get_close_matches(m, own, 1))}
+        hints = "".join(f"; is '{own}' to be '{moment}'?" for moment, own in near.items())
         raise ConfigError(
-            f"a {type(thing).__name__} is no hook: it has none of {', '.join(MOMENTS)}"
+            f"a {type(thing).__name__} is no hook: it has none of {', '.join(MOMENTS)}{hints}"
         )
     hook = Hook()
     hook.phase = Phase(getattr(thing, "phase", Phase.MEASURE))

@@ -104,8 +104,6 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
                 raise ctx.interruption
             if resume is not None:
                 set_rng_state(resume["rng"])
-                if ctx.beside and resume.get("published") == "model":
-                    ctx.eval_model = model
             batches = stream.batches(state.images_seen)
             while not ctx.is_last:
                 # fetch
@@ -132,7 +130,8 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
 
                 # update
                 ctx.batch = batch
-                if update.finish(gradients_ready):
+                ctx.applied = update.finish(gradients_ready)
+                if ctx.applied:
                     for one in passes:
                         scalars.put_losses(*one)
                 else:
@@ -141,9 +140,7 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
 
                 # hooks
                 ctx.interruption = interruption.error
-                scalars.put(
-                    "train/lr", max(g["lr"] for g in update.optimizer.param_groups), how="last"
-                )
+                scalars.put("train/lr", update.optimizer.param_groups[0]["lr"], how="last")
                 for call in on_step:
                     call(ctx)
                 if ctx.interruption is not None:
@@ -154,7 +151,7 @@ def fit(  # noqa: PLR0912, PLR0915 - the one function to be read from top to bot
                 call(ctx)
         except BaseException as error:
             if isinstance(error, NonFiniteLoss):
-                error.images_seen = state.images_seen
+                error.images_seen, error.interruption = state.images_seen, interruption.error
             _tell_hooks(ctx, hooks, error)
             raise
         finally:
@@ -170,6 +167,7 @@ def _left_out(
     ctx: LoopContext, passes: Sequence[tuple[tuple[str, ...], Tensor, Sequence[str]]], limit: int
 ) -> None:
     """An update that was not finite: it is counted and said, its losses are in no mean."""
+    _check_finite(ctx, unwrapped(ctx.model).state_dict())  # such weights would never get well
     names, values, _ = max(passes, key=lambda one: not one[1].isfinite().all())
     paths = [path for _, _, batch in passes for path in batch]
     error = NonFiniteLoss(ctx.scalars.step, dict(zip(names, values.tolist(), strict=True)), paths)
@@ -183,12 +181,15 @@ def _left_out(
 def _stacked(losses: Mapping[str, Tensor]) -> Tensor:
     """``[number of losses]``, float32."""
     try:
-        return torch.stack([loss.float() for loss in losses.values()])
-    except (RuntimeError, AttributeError) as error:
-        shapes = {name: list(getattr(loss, "shape", ["?"])) for name, loss in losses.items()}
-        raise TypeError(
-            f"the model must give one or more scalar losses by name, it gave {shapes or 'none'}"
-        ) from error
+        stacked = torch.stack([loss.float() for loss in losses.values()])
+    except (RuntimeError, AttributeError):
+        stacked = None
+    if stacked is not None and stacked.ndim == 1:
+        return stacked
+    gave: object = type(losses).__name__
+    if isinstance(losses, Mapping):
+        gave = {n: list(getattr(loss, "shape", ["?"])) for n, loss in losses.items()} or "none"
+    raise TypeError(f"the model must give one or more scalar losses by name, it gave {gave}")
 
 
 def _overridden(
@@ -261,6 +262,8 @@ def _restore(
     ctx.state.step = ctx.scalars.step = content["state"]["step"]
     ctx.state.images_seen = content["state"]["images_seen"]
     ctx.state.skipped = content["state"].get("skipped", 0)
+    ctx.resumes = True
+    ctx.raw_was_better = content.get("published") == "model"
     ctx.state.reloads = content["state"].get("reloads", 0)
     for name, hook in hooks.items():
         if name in content["hooks"]:

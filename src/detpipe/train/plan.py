@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,6 +11,12 @@ from detpipe.core.config import Duration
 from detpipe.core.errors import ConfigError, one_message
 from detpipe.train.config import TrainConfig
 from detpipe.train.contract import whole_steps
+
+
+logger = logging.getLogger(__name__)
+
+MOST_STEPS = 10**12
+"""Of a run: no machine gets there, and positions in images have to fit into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,12 @@ class Plan:
             )
         if not units(config.duration):
             mistakes.append(f"train.duration is {config.duration}; it must be above 0")
+        for name, duration in [("", config.duration), ("warmup.", config.warmup.duration)]:
+            if units(duration) > MOST_STEPS:
+                mistakes.append(
+                    f"train.{name}duration is {duration}, which is {units(duration):.3g} steps; "
+                    f"at most {MOST_STEPS:.0e} are possible"
+                )
         if mistakes:
             raise ConfigError(one_message("the run cannot be planned:", mistakes))
         return cls(
@@ -67,11 +81,21 @@ class Plan:
         return self.images_per_step / (self.reference_batch or self.images_per_step)
 
     def to_progress(self, duration: Duration) -> float:
-        """Where in the run (0..1) ``duration`` has passed."""
+        """Where in the run (0..1) ``duration`` has passed; above 1, with a warning, if never."""
         steps = whole_steps(
             duration,
             images_per_step=self.images_per_step,
             images_per_epoch=self.images_per_epoch,
             reference_batch=self.reference_batch,
         )
+        if steps >= self.total_steps:
+            _warn_of_never(str(duration), steps, self.total_steps)
         return steps / self.total_steps
+
+
+@functools.cache  # once: schedules ask at each step
+def _warn_of_never(duration: str, steps: int, total_steps: int) -> None:
+    logger.warning(
+        "train.schedule names %s, which is step %d, but the run ends at step %d: what it does "
+        "there never happens", duration, steps, total_steps,
+    )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from detpipe.core.config import Duration, Spec, locate
 from detpipe.core.errors import TrainingError
-from detpipe.train.config import BEST, EMA, EVALUATE, TrainConfig
+from detpipe.train.config import BEST, CHECKPOINT, EMA, EVALUATE, TrainConfig
 from detpipe.train.plan import Plan
 
 EARLY_STOP = "detpipe.hooks.decide.EarlyStop"
@@ -44,7 +44,6 @@ def dry_run(config: TrainConfig) -> Rehearsal:
         "log_every": one,
         "hooks": hooks,
         "resume": False,
-        "dry_run": False,
     }
     return Rehearsal(config.model_copy(update=changed), DRY_STEPS * step)
 
@@ -63,7 +62,7 @@ def overfit(config: TrainConfig, *, images_per_epoch: int) -> Rehearsal:
     images = config.overfit * config.batch_size
     real = Plan.of(config, images_per_epoch=max(images_per_epoch, config.batch_size))
     seen = min(real.total_steps, MOST_STEPS) * real.images_per_step
-    unneeded = {EVALUATE, BEST, EARLY_STOP, EMA}
+    unneeded = {EVALUATE, BEST, EARLY_STOP, EMA, CHECKPOINT}
     changed = {
         "duration": Duration(images=seen),
         "warmup": config.warmup.model_copy(update={"duration": Duration(images=seen // 10)}),
@@ -75,7 +74,6 @@ def overfit(config: TrainConfig, *, images_per_epoch: int) -> Rehearsal:
         "log_every": Duration(images=max(seen // 20, real.images_per_step)),
         "publish": "final",
         "resume": False,
-        "overfit": 0,
     }
     return Rehearsal(config.model_copy(update=changed), images)
 

@@ -17,6 +17,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from detpipe.core.config import Duration
+from detpipe.core.errors import ConfigError
+
+Factor = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""On the learning rate."""
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 Schedule = Callable[[float], float]
 """Progress 0..1 → factor on the learning rate."""
@@ -29,7 +34,7 @@ def constant(progress: float) -> float:
     return 1.0
 
 
-def linear(progress: float, *, final: float = 0.0) -> float:
+def linear(progress: float, *, final: Factor = 0.0) -> float:
     """A straight line from 1 to ``final``.
 
     Args:
@@ -39,7 +44,7 @@ def linear(progress: float, *, final: float = 0.0) -> float:
     return 1 + (final - 1) * progress
 
 
-def cosine(progress: float, *, final: float = 0.0) -> float:
+def cosine(progress: float, *, final: Factor = 0.0) -> float:
     """Half a cosine from 1 to ``final``.
 
     Args:
@@ -49,7 +54,7 @@ def cosine(progress: float, *, final: float = 0.0) -> float:
     return final + (1 - final) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def polynomial(progress: float, *, power: float = 0.9, final: float = 0.0) -> float:
+def polynomial(progress: float, *, power: Positive = 0.9, final: Factor = 0.0) -> float:
     """``(1 - progress) ** power``, from 1 to ``final``.
 
     Args:
@@ -64,7 +69,7 @@ def multi_step(
     progress: float,
     *,
     milestones: Sequence[Annotated[float, Field(ge=0, le=1)] | Duration],
-    gamma: float = 0.1,
+    gamma: Factor = 0.1,
     to_progress: Callable[[Duration], float],
 ) -> float:
     """1, times ``gamma`` at each milestone.
@@ -82,9 +87,9 @@ def multi_step(
 def one_cycle(
     progress: float,
     *,
-    pct_start: float = 0.3,
-    div_factor: float = 25.0,
-    final_div_factor: float = 1e4,
+    pct_start: Annotated[float, Field(ge=0, le=1)] = 0.3,
+    div_factor: Positive = 25.0,
+    final_div_factor: Positive = 1e4,
     anneal_strategy: Literal["cos", "linear"] = "cos",
 ) -> float:
     """Up from ``1 / div_factor`` to 1, then down to ``1 / (div_factor * final_div_factor)``.
@@ -100,7 +105,7 @@ def one_cycle(
         anneal_strategy: ``cos`` (half a cosine each way) or ``linear``.
     """
     low, end = 1 / div_factor, 1 / (div_factor * final_div_factor)
-    if progress < pct_start:
+    if progress < pct_start or pct_start == 1:
         return _between(low, 1.0, progress / pct_start, anneal_strategy)
     return _between(1.0, end, (progress - pct_start) / (1 - pct_start), anneal_strategy)
 
@@ -108,8 +113,8 @@ def one_cycle(
 def wsd(
     progress: float,
     *,
-    decay: float = 0.2,
-    final: float = 0.0,
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.2,
+    final: Factor = 0.0,
     anneal_strategy: Literal["cos", "linear"] = "linear",
 ) -> float:
     """Warm-up, stable, decay: 1 until the last share ``decay`` of the run, then to ``final``.
@@ -144,6 +149,57 @@ def by_epoch(schedule: Schedule, *, steps_per_epoch: float, total_steps: int) ->
     return stepped
 
 
+PROBES = 200
+"""At so many steps, spread over the run, a schedule is tried before the run."""
+
+
+def checked(schedule: Schedule, *, total_steps: int) -> Schedule:
+    """``schedule``, which has been tried at some steps of the run, the first and last among them.
+
+    Args:
+        schedule: any function, as ``train.schedule`` names it.
+        total_steps: of the run.
+
+    Raises:
+        ConfigError: it raises, gives what is no finite number from 0 on, or gives 0 throughout.
+    """
+    some = min(PROBES, total_steps)
+    steps = sorted({k * (total_steps - 1) // max(1, some - 1) for k in range(some)})
+    if not any([_factor(schedule, step, total_steps) for step in steps]):
+        raise ConfigError(
+            f"train.schedule gives 0 at every step ({len(steps)} of {total_steps} were tried): "
+            f"nothing would be learnt; look at its options"
+        )
+    return schedule
+
+
+def _factor(schedule: Schedule, step: int, total_steps: int) -> float:
+    """The factor at ``step``.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    place = f"progress {step / total_steps:.4g} (step {step} of {total_steps})"
+    try:
+        given = schedule(step / total_steps)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"train.schedule fails at {place}: {type(error).__name__}: {error}"
+        ) from error
+    try:
+        factor = math.nan if isinstance(given, (str, bytes)) else float(given)
+    except (TypeError, ValueError):
+        factor = math.nan
+    if not 0 <= factor < math.inf:
+        raise ConfigError(
+            f"train.schedule gives {given!r} at {place}; the factor on the learning rate must be a "
+            f"finite number, 0 or more"
+        )
+    return factor
+
+
 def with_warmup(
     schedule: Schedule, *, until: float, shape: WarmupShape = "linear", factor: float = 0.001
 ) -> Schedule:
@@ -158,13 +214,14 @@ def with_warmup(
     """
 
     def warmed(progress: float) -> float:
+        rate = float(schedule(progress))  # a user's may give numpy's float
         if progress >= until:
-            return schedule(progress)
+            return rate
         way = progress / until
         risen = {"linear": way, "constant": 0.0, "burn_in": way**4}[shape]
-        return (factor + (1 - factor) * risen) * schedule(progress)
+        return (factor + (1 - factor) * risen) * rate
 
-    return warmed if until > 0 else schedule
+    return warmed
 
 
 def _between(start: float, end: float, way: float, strategy: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Protocol
 
 import torch
@@ -59,9 +59,9 @@ class GradientUpdate:
         clip: of the gradients, after they are unscaled.
         precision: autocast of the forward pass; ``fp16`` with a gradient scaler.
         device: the type of device the model is on.
-        keep: None, or what a forward pass changes in the model (its buffers). Then an update whose
-            losses or gradients are not finite is left out and these are put back, at the price of
-            a check of each step that waits for a GPU.
+        skips: the model, if an update whose losses or gradients are not finite is to be left out.
+            Its buffers, which forward passes change, are put back then. The price is a check of
+            each step that waits for a GPU.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class GradientUpdate:
         clip: Clip | None = None,
         precision: Precision = "fp32",
         device: str = "cpu",
-        keep: Sequence[Tensor] | None = None,
+        skips: nn.Module | None = None,
     ) -> None:
         self.optimizer = optimizer
         self.accumulate = accumulate
@@ -84,8 +84,8 @@ class GradientUpdate:
         self._base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
         self._factor = 1.0
         self._scaler = torch.amp.GradScaler(device) if precision == "fp16" else None
-        self._keep = list(keep) if keep is not None else None
-        self._kept: list[Tensor] = []
+        self._skips = skips
+        self._buffers: dict[str, Tensor] = {}
         self._losses: list[Tensor] = []
 
     def begin(self, progress: float) -> None:
@@ -97,8 +97,8 @@ class GradientUpdate:
                 group["lr"] = lr * factor
         for parameter in self._parameters():
             parameter.grad = None  # zero_grad() does the same with a profiler span around it
-        if self._keep is not None:
-            self._kept = [tensor.clone() for tensor in self._keep]
+        if self._skips is not None:
+            self._buffers = {n: buffer.clone() for n, buffer in self._skips.named_buffers()}
             self._losses = []
 
     def autocast(self) -> contextlib.AbstractContextManager[Any]:
@@ -117,7 +117,7 @@ class GradientUpdate:
 
     def backward(self, loss: Tensor, *, of: int) -> None:
         """Adds the gradient of ``loss / of``."""
-        if self._keep is not None:
+        if self._skips is not None:
             self._losses.append(loss.detach())
         if of > 1:
             loss = loss / of
@@ -129,19 +129,20 @@ class GradientUpdate:
         """Unscales, lets hooks look at the gradients, clips, steps."""
         if self._scaler:
             self._scaler.unscale_(self.optimizer)
-        good = self._keep is None or self._is_finite()
-        if good:
-            on_gradients()
-            self._clip_gradients()
-        else:
-            for tensor, kept in zip(self._keep or (), self._kept, strict=True):
-                tensor.copy_(kept)
-        if self._scaler:  # it leaves out the step by itself, and lowers its scale
+        on_gradients()
+        if self._skips is not None and not self._is_finite():
+            for name, buffer in self._skips.named_buffers():
+                buffer.copy_(self._buffers[name])
+            if self._scaler:
+                self._scaler.update()
+            return False
+        self._clip_gradients()
+        if self._scaler:  # infinite gradients are its business: it leaves out the step by itself
             self._scaler.step(self.optimizer)
             self._scaler.update()
-        elif good:
+        else:
             self.optimizer.step()
-        return good
+        return True
 
     def _is_finite(self) -> bool:
         """Whether all losses are, and all gradients unless the scaler looks after those."""
