@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.logging import RichHandler
 
-from detpipe.core.errors import ConfigError, DetpipeError
+from detpipe.core.errors import ConfigError, DataError, DetpipeError
 from detpipe.guard import only_kedros_markup
 from tests.pipelines.conftest import Project
 
@@ -75,3 +75,26 @@ def test_a_mistake_in_mlflow_yml_is_refused(project):
     (project.folder / "conf/local/mlflow.yml").write_text("experimnt: mine\n")
     with pytest.raises(ConfigError, match="did you mean 'experiment'"):
         project.run("data")
+
+
+@pytest.mark.parametrize("pipeline", ["preview", "report", "evaluate"])
+def test_what_is_not_there_yet_is_named_with_the_pipeline_that_makes_it(project, pipeline):
+    with pytest.raises(DetpipeError, match=r"boxes, classes.*: kedro run --pipeline data makes"):
+        project.run(pipeline)
+
+
+def test_no_pipeline_works_on_tables_of_labels_that_were_edited_since(project):
+    project.run("data")
+    (file,) = project.path("01_raw/sample").rglob("*train.json")
+    file.write_text(file.read_text().replace('"iscrowd": 0', '"iscrowd": 1', 1))
+    for pipeline in ("preview", "lr_range"):
+        with pytest.raises(DataError, match="have changed since the tables"):
+            project.run(pipeline)
+
+
+def test_advice_that_would_begin_a_training_anew_is_not_shown(project, capsys):
+    import kedro.framework.project  # noqa: F401 - it sets up logging
+
+    with pytest.raises(DetpipeError):
+        project.run("train", params={**project.SMALL, "train": {"batch_size": 5000}})
+    assert "You can resume the pipeline run" not in capsys.readouterr().out

@@ -72,7 +72,8 @@ class Guard:
         """Takes the lock of this recipe's folders, and begins the run's log file.
 
         Raises:
-            DetpipeError: another process has it, or what the pipeline reads is not there yet.
+            DetpipeError: another process has it, or what the pipeline reads is not there yet, or
+                is not of the annotation files any more.
         """
         try:
             import fcntl
@@ -80,6 +81,7 @@ class Guard:
             return
         self._release()
         _require_inputs(pipeline, catalog)
+        _require_current_tables(pipeline, catalog)
         file = catalog.load("run_lock")
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = file.open("a+")
@@ -147,7 +149,11 @@ def _require_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
     ]
     makers: dict[str, list[str]] = {}
     for name in missing:
-        able = [(len(p.nodes), key) for key, p in pipelines.items() if name in p.all_outputs()]
+        able = [
+            (len(p.nodes), key)
+            for key, p in pipelines.items()
+            if name in p.all_outputs() and key != "__default__"
+        ]
         if able:
             makers.setdefault(min(able)[1], []).append(name)
     if makers:
@@ -157,6 +163,19 @@ def _require_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
             for maker, names in makers.items()
         ]
         raise DetpipeError(one_message("what this pipeline reads is not there yet:", lines))
+
+
+def _require_current_tables(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """Tables made from annotation files that were edited since are used by nobody.
+
+    Raises:
+        DataError: they were edited.
+    """
+    if not {"images", "boxes"} & pipeline.inputs():
+        return
+    from detpipe.data.signature import require_same
+
+    require_same(catalog.load("raw"), catalog.load("data_signature"))
 
 
 def _log_to_file(pipeline: Pipeline, catalog: CatalogProtocol) -> logging.Handler | None:

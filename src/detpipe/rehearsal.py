@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kedro.framework.hooks import hook_impl
 from kedro.io import MemoryDataset
 
-from detpipe.core.errors import DataError
+from detpipe.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from kedro.io import CatalogProtocol
@@ -55,13 +55,21 @@ class Rehearse:
 
     @hook_impl
     def before_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
-        """Turns the catalog's outputs into memory and gives checkpoints a folder that goes away."""
+        """Turns the catalog's outputs into memory and gives checkpoints a folder that goes away.
+
+        Raises:
+            ConfigError: a rehearsal is asked for of something else than a training.
+        """
         self._end()
+        train = catalog.load("params:train") if "params:train" in catalog else {}
+        asked = train if isinstance(train, Mapping) else train.model_dump()
+        if not (asked.get("dry_run") or asked.get("overfit")):
+            return
         if TRAIN not in {node.name for node in pipeline.nodes}:
-            return
-        train = catalog.load("params:train")
-        if not train.rehearsal:
-            return
+            raise ConfigError(
+                "train.dry_run and train.overfit rehearse a training, but this pipeline does not "
+                "train: everything it makes would be kept. Take them out, or run the pipeline train"
+            )
         from detpipe.datasets import FolderDataset
 
         self._asked = train
@@ -80,7 +88,9 @@ class Rehearse:
             return None
         changed: dict[str, Any] = {}
         if "params:data" in inputs and node.short_name == "check":
-            check = inputs["params:data"].check.model_copy(update={"decode": False})
+            check = inputs["params:data"].check
+            if check.bad_image == "error":  # to decode all takes long, and nothing depends on it
+                check = check.model_copy(update={"decode": False})
             changed["params:data"] = inputs["params:data"].model_copy(update={"check": check})
         if "params:verify" in inputs:
             changed["params:verify"] = inputs["params:verify"].model_copy(update={"expected": []})
@@ -142,7 +152,8 @@ class Rehearse:
             others = images[images["split"] != "train"].groupby("split").head(per_set)
             import pandas as pd
 
-            shown = pd.concat([training.head(self._rehearsal.images), others])
+            # All training images: samplers may ask for any of them, and two steps read few.
+            shown = pd.concat([training, others])
             self._shown = {f"{w} images": shown for w in ("train", "others")}
         else:
             self._rehearsal = overfit(self._asked, images_per_epoch=len(training))

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from detpipe.core.config import Spec
-from detpipe.core.errors import DataError, DetpipeError
+from detpipe.core.errors import ConfigError, DataError, DetpipeError
 from detpipe.core.tables import BOXES, CLASSES, IMAGES
 from detpipe.core.types import Batch, Target
 from detpipe.data import stream as stream_module
@@ -553,3 +553,90 @@ def test_tables_of_pandas_are_not_kept(root: Path) -> None:
     fields = vars(type(make_store(root)))["__dataclass_fields__"]
     values = [getattr(make_store(root), name) for name in fields]
     assert not any(isinstance(v, (pd.DataFrame, pd.Series, list, dict)) for v in values)
+
+
+def nan_box(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    return image, replace(target, boxes=target.boxes * torch.nan)
+
+
+def no_area(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    boxes = target.boxes.clone()
+    boxes[:, 2] = boxes[:, 0]
+    return image, replace(target, boxes=boxes)
+
+
+def background(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    return image, replace(target, labels=target.labels * 0)
+
+
+def normalised(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    return image.float() / 255, target
+
+
+def cut_without_boxes(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    return image[:, :4, :4], target
+
+
+def grey(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    return image[:1], target
+
+
+def one_label_less(image: Tensor, target: Target) -> tuple[Tensor, Target]:
+    return image, replace(target, labels=target.labels[1:])
+
+
+def nothing(image: Tensor, target: Target) -> None:
+    return None
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("transform", "flaw"),
+    [
+        (nan_box, r"the box \[nan, nan, nan, nan\]"),
+        (no_area, r"the box \[.*\], which has no area"),
+        (background, "labels from 0 to 0; they are 1 to 2, 0 is background"),
+        (normalised, r"an image of torch\.float32 \[3, 32, 48\] instead of uint8"),
+        (cut_without_boxes, r"the box \[.*\] outside its image of 4 × 4"),
+        (grey, r"an image of torch\.uint8 \[1, 32, 48\] instead of uint8 \[3, H, W\]"),
+        (one_label_less, "lengths .*"),
+        (nothing, r"a NoneType instead of \(image, target\)"),
+    ],
+)
+def test_what_cannot_be_learnt_from_is_refused_with_the_transform_that_gave_it(
+    root: Path, transform: Transform, flaw: str, workers: int
+) -> None:
+    chain = [HorizontalFlip(p=1.0), transform, HorizontalFlip(p=1.0), PhotometricDistort(p=1.0)]
+    stream = make_stream(root, augment=chain, workers=workers)
+    message = rf"the transform {transform.__name__} gives .*{flaw}.* \(position \d of the run\)"
+    with pytest.raises(DataError, match=message):
+        take(stream.batches(0), 3)
+    assert multiprocessing.active_children() == []
+
+
+class OutOfRange:
+    def index(self, position: int) -> int:
+        return COUNT
+
+
+def test_a_sampler_beyond_the_set_is_refused(root: Path) -> None:
+    message = r"train\.sampler \(OutOfRange\) gives image 10 at position 0; .* from 0 to 9"
+    with pytest.raises(DataError, match=message):
+        take(make_stream(root, sampler=OutOfRange()).batches(0), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "reason"),
+    [
+        ("AutoAugment", {}, "does not move boxes"),
+        ("Normalize", {"mean": [0.5], "std": [0.5]}, "normalise it themselves"),
+        ("ToDtype", {"dtype": "float32"}, "normalise it themselves"),
+        ("ConvertBoundingBoxFormat", {"format": "XYWH"}, "boxes that are not x1 y1 x2 y2"),
+        ("Compose", {"transforms": []}, "holds transforms of its own"),
+        ("GaussianBlur", {"kernel_size": 4}, "Kernel size value should be"),
+        ("RandomHorizontalFlip", {"p": 5}, "`p` should be"),
+    ],
+)
+def test_transforms_of_torchvision_that_cannot_be_used_are_refused(name, options, reason) -> None:
+    with pytest.raises(ConfigError, match=rf"torchvision\.transforms\.v2\.{name}.*{reason}"):
+        build(Spec(use=f"torchvision.transforms.v2.{name}", **options))

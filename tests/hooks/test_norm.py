@@ -424,7 +424,7 @@ def test_what_breaks_off_ends_the_readers_and_changes_nothing() -> None:
 def test_mistakes_are_named(
     context: Callable[..., LoopContext], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(ConfigError, match="1 or more, got 0"):
+    with pytest.raises(ConfigError, match="equal to 1, got 0"):
         Spec(use=PRECISE, every="1 epochs", images=0).build(stream=ToyStream())
     model = nn.Sequential(
         nn.GroupNorm(1, 2), FrozenBatchNorm2d(2), nn.LayerNorm(2), nn.LayerNorm(2)

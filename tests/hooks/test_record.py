@@ -8,6 +8,8 @@ from collections.abc import Mapping
 
 import pytest
 import torch
+from rich.console import Console
+from rich.logging import RichHandler
 
 from detpipe.core.config import Duration
 from detpipe.hooks.record import ProgressBar, Record, Writer
@@ -98,7 +100,8 @@ def test_the_bar_shows_on_a_terminal_and_goes_away(context, advance, capsys, mon
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # a console of another test
+    console = Console(force_terminal=True, width=100)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [RichHandler(console=console)])
     ctx, bar = context(step=40), ProgressBar(refresh=1000)
     bar.on_start(ctx)
     advance(ctx)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import logging
 import math
 from pathlib import Path
 
@@ -47,6 +48,56 @@ def test_a_resume_takes_later_rows_away(tmp_path: Path, make, crash: bool) -> No
     rows = writer.rows() if make is Json else list(csv.DictReader(io.StringIO(text)))
     assert [int(row["step"]) for row in rows] == [2, 3, 4]
     assert float(rows[-1]["train/loss"]) == 9.0
+
+
+DAMAGED = {
+    Json: [
+        b"\0" * 200, b"[]", b'{"foo": 1}', b'{"step": 2, "x": "\xff\xfe"}', b"3", b"null",
+        b'{"step": true}', b'{"step": 2.5}', b'{"step": 2, "x": "text"}', b'{"step": 2, "x": [1]}',
+        b'{"step": 2, "tra', b"",
+    ],
+    Csv: [
+        b"\0" * 200, b"\0" * 200_000, b"two,1,2,3", b"2.5,1,2,3", b",1,2,3", b"2,\xff,2,3",
+        b"2,text,2,3", b"2,1", b"2,1,2,3,4", b'"2,1,2,3', b"",
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [Json, Csv])
+def test_lines_that_are_no_rows_are_left_out(
+    tmp_path: Path, make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Zeros after a power failure, another program's lines, another encoding."""
+    written(make(tmp_path))
+    path = make(tmp_path).path
+    whole = path.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    first = 1 if make is Csv else 0  # after the header
+    bad = [line + lines[0][-1:] for line in DAMAGED[make]]
+    path.write_bytes(b"".join([*lines[: first + 1], *bad, *lines[first + 1 :]]))
+    written(make(tmp_path), [], start_step=4)
+    assert path.read_bytes() == whole
+    said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert len(said) == 1
+    assert f"'{path}': {len(bad)} of its lines are no rows" in said[0]
+
+
+@pytest.mark.parametrize("header", [b"\0" * 200_000, b"a,b", b'"', b"\xff\xfe"])
+def test_a_table_without_its_header_begins_anew(tmp_path: Path, header: bytes) -> None:
+    path = Csv(tmp_path).path
+    path.write_bytes(header + b"\r\n2,3.5\r\n")
+    written(Csv(tmp_path), [(4, {"train/loss": 9.0})], start_step=3)
+    assert path.read_text().splitlines() == ["step,train/loss", "4,9.0"]
+
+
+def test_names_with_commas_and_line_breaks_survive_a_resume(tmp_path: Path) -> None:
+    name = 'a "b",\nc\u2028d'
+    written(Csv(tmp_path), [(1, {name: 1.0}), (2, {name: math.inf}), (3, {name: math.nan})])
+    written(Csv(tmp_path), [(4, {name: 4.0})], start_step=3)
+    rows = list(csv.DictReader(Csv(tmp_path).path.open(newline="", encoding="utf-8")))
+    assert [(row["step"], row[name]) for row in rows] == [
+        ("1", "1.0"), ("2", "inf"), ("3", "nan"), ("4", "4.0"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("make", [Json, Csv])
@@ -104,8 +155,9 @@ def test_console_line() -> None:
     assert console_line(40, scores, total=250) == "step 40/250  val/bbox/AP 41.23"
 
 
-def test_console_without_a_terminal_logs_plain_lines(capsys, caplog) -> None:
+def test_console_without_a_terminal_logs_plain_lines(capsys, caplog, monkeypatch) -> None:
     caplog.set_level("INFO")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [caplog.handler])
     written(Console(total_steps=4))
     assert [record.getMessage()[:9] for record in caplog.records] == [
         "step 2/4 ",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from detpipe.core.errors import DataError, TrainingError
+from detpipe.core.errors import ConfigError, DataError, TrainingError
 
 from .conftest import Project
 
@@ -73,6 +74,24 @@ def test_what_cannot_be_learnt_by_heart_fails(project) -> None:
     with pytest.raises(TrainingError, match=r"overfit: failed. 8 steps on 1 batch\(es\)"):
         project.run("train", params=hopeless)
     assert files(project) == before
+
+
+@pytest.mark.parametrize("setting", [{"dry_run": True}, {"overfit": 1}])
+@pytest.mark.parametrize("pipeline", ["evaluate", "preview"])
+def test_only_a_training_can_be_rehearsed(project, pipeline, setting) -> None:
+    before = files(project)
+    with pytest.raises(ConfigError, match="this pipeline does not train"):
+        project.run(pipeline, params=with_train(**setting))
+    assert files(project) == before
+
+
+def test_a_dry_run_leaves_samplers_all_images(project, caplog) -> None:
+    caplog.set_level("INFO")
+    images = pd.read_parquet(project.path("03_primary/sample/images.parquet"))
+    last = images.loc[images["split"] == "train", "path"].iloc[-1]
+    sampler = {"use": "detpipe.data.sampler.weighted", "weights": {last: 3}}
+    project.run("train", params=with_train(dry_run=True, sampler=sampler))
+    assert "dry run: all nodes ran" in caplog.text
 
 
 def test_more_batches_than_there_are(project) -> None:

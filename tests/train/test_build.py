@@ -163,8 +163,7 @@ def test_a_finished_run_is_kept_until_another_is_finished(
 @pytest.mark.parametrize(
     "mistake",
     [
-        {"hooks": {"ema": {"decay": 2}}},
-        {"optimizer": {"lr": -1}},
+        {"hooks": {"none": {"use": "detpipe.hooks.measure.Callback"}}},
         {"hooks": {"mine": {"use": "pathlib.PurePath"}}},
         {"hooks": {"no": {"use": "detpipe.hooks.freeze.Freeze", "patterns": ["layer8"]}}},
         {"groups": {"patterns": {"layer8": {"lr_factor": 2}}}},
@@ -178,7 +177,7 @@ def test_a_mistake_that_shows_while_building_costs_nothing(
     train(folder, config(duration="5 steps"))
     before = text_of(tmp_path)
     wrong = config(**mistake, duration="9 steps", resume=resume)
-    with pytest.raises(ValueError, match=r"EMA: decay|Invalid learning rate|is no hook|'layer8'"):
+    with pytest.raises(ValueError, match=r"there is no function|is no hook|'layer8'"):
         train(folder, wrong, run_config={"train": config().model_dump(mode="json")})
     assert text_of(tmp_path) == before
 
@@ -737,3 +736,26 @@ def test_a_reload_gives_no_more_time(tmp_path: Path, monkeypatch) -> None:
     )
     result = train(tmp_path, settings, model=broken_at(15))
     assert 15 < result.step < 21  # twenty looks in all, not twenty after the reload
+
+
+def test_a_reload_from_a_damaged_best_marks_the_best_that_is_left(tmp_path: Path) -> None:
+    folder, values, done = CheckpointFolder(tmp_path), iter([1.0, 2.0, *[1.5] * 5]), []
+    model = broken_at(23)
+
+    def damage(module: ToyDetector, inputs: object) -> None:
+        if module.calls == 22 and not done:
+            done.append(True)
+            folder.file(20).write_bytes(b"x")
+
+    model.register_forward_pre_hook(damage)
+    settings = config(
+        publish="best",
+        log_every="1 steps",
+        hooks={"evaluate": {"every": "10 steps"}, "checkpoint": {"every": "10 steps"}},
+        non_finite={"action": "reload"},
+    )
+    result = train(
+        tmp_path, settings, model=model, evaluate=lambda model: {"val/bbox/AP": next(values)}
+    )
+    assert len(folder.damaged()) == 1
+    assert result.metrics["val/bbox/AP"] == 1.5

@@ -59,3 +59,9 @@ def test_near_zero_is_a_tenth_of_the_beginning() -> None:
     )
     with pytest.raises(TrainingError, match=r"failed. 50 steps on 1 .* from 4 to 0.41, 10% of it"):
         require_learned([4.0, 0.1, 0.41], batches=1, steps=50)
+
+
+@pytest.mark.parametrize("losses", [[], [0.0, 5.0], [-1.0, -2.0], [float("nan"), 1.0]])
+def test_what_cannot_be_told_is_no_success(losses: list[float]) -> None:
+    with pytest.raises(TrainingError, match="Whether anything was learnt cannot be told"):
+        require_learned(losses, batches=1, steps=50)

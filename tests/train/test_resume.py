@@ -17,12 +17,13 @@ import pytest
 import torch
 from torch import nn
 
+from detpipe.core.errors import CheckpointError
 from detpipe.models.adapter import TorchvisionDetector
 from detpipe.train.checkpoint import CheckpointFolder
 from detpipe.train.content import load_checkpoint
 from detpipe.train.launch import torch_threads
 from detpipe.train.result import TrainResult
-from detpipe.train.resume import describe_difference, flat
+from detpipe.train.resume import describe_difference, flat, newest
 
 from .real import real_run
 from .toys import ToyStream, config, detector, evaluate, same, timeless, train
@@ -339,6 +340,42 @@ def test_differences_are_named_and_sorted_into_two() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("where", "a", "b"),
+    [("train.augment", "flip", "crop"), ("train.groups.patterns", "layers.1", "layers.0.bias")],
+)
+def test_an_order_that_counts_must_not_change(where: str, a: str, b: str) -> None:
+    def settings(*names: str) -> dict:
+        if where == "train.groups.patterns":
+            named = {name: {"lr_factor": 2.0, "weight_decay": None} for name in names}
+            return flat({"train": {"groups": {"patterns": named}}})
+        named = {name: {"use": "x", "until": None} for name in names}
+        return flat({"train": {"augment": {**named, "off": None}}})
+
+    old = settings(a, b, "last")
+    assert describe_difference(old, settings(a, b, "last")) == ([], [])
+    assert describe_difference(old, settings(b, a, "last")) == (
+        [f"{where}: {a}, {b}, last → {b}, {a}, last (another order, which counts here)"], [],
+    )  # fmt: skip
+    refused, _ = describe_difference(old, settings("last", a))  # which is said already
+    assert refused
+    assert not any("another order" in line for line in refused)
+
+
+def test_the_order_of_options_does_not_count() -> None:
+    old = {"train.augment.a.use": "x", "train.augment.a.p": 1, "train.augment.b.use": "y"}
+    new = {"train.augment.a.p": 1, "train.augment.a.use": "x", "train.augment.b.use": "y"}
+    assert describe_difference(old, new) == ([], [])
+
+
+def test_a_resume_with_other_order_of_groups_is_refused(tmp_path: Path) -> None:
+    patterns = {r"layers\.0": {"weight_decay": 0.1}, "layers": {"weight_decay": 0.2}}
+    train(tmp_path, config(duration="5 steps", groups={"patterns": patterns}))
+    turned = dict(reversed(patterns.items()))
+    with pytest.raises(CheckpointError, match=r"layers\\\.0, layers → layers, layers\\\.0 \(ano"):
+        train(tmp_path, config(resume=True, groups={"patterns": turned}))
+
+
 def test_settings_survive_the_file(tmp_path: Path) -> None:
     """Whatever is in the settings, what comes back equals what goes in: no false difference."""
     settings = flat({"a": (1, 2.5), "b": Path("x"), "c": {"d": None, "e": [{"f": (1,)}]}})
@@ -346,6 +383,123 @@ def test_settings_survive_the_file(tmp_path: Path) -> None:
     torch.save({"format": 1, "state": {}, "config": settings}, file)
     assert load_checkpoint(file)["config"] == settings
     assert json.loads(json.dumps(settings)) == settings
+
+
+def values_of(*values: float):
+    """An evaluation with these values, one after the other."""
+    remaining = iter(values)
+    return lambda model: {"val/bbox/AP": next(remaining)}
+
+
+def best_of(folder: Path) -> list[tuple[int, float | None]]:
+    return [(e.step, e.metric) for e in CheckpointFolder(folder).entries() if e.best]
+
+
+@pytest.mark.parametrize("error", [Killed, CheckpointError])
+def test_a_best_that_the_index_does_not_know_of_is_the_best(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """The run ended after the checkpoint file was written, and before the index was."""
+    write, settings = CheckpointFolder._write_index, {"publish": "best"}
+    hooks = {"evaluate": {"every": "10 steps"}, "checkpoint": {"every": "10 steps", "keep": 1}}
+
+    def end(self: CheckpointFolder, entries: list) -> None:
+        if entries[-1].step == 20:
+            raise error
+        write(self, entries)
+
+    with monkeypatch.context() as patch, pytest.raises(error):
+        patch.setattr(CheckpointFolder, "_write_index", end)
+        train(tmp_path, config(**settings, hooks=hooks), evaluate=values_of(1, 2, 1.5, 1.5, 1.5))
+    assert best_of(tmp_path) == [(10, 1.0)]
+    resumed = config(**settings, hooks=hooks, resume=True)
+    result = train(tmp_path, resumed, evaluate=values_of(1.5, 1.5, 1.5))
+    assert (result.step, result.metrics["val/bbox/AP"]) == (20, 2.0)
+    assert best_of(tmp_path) == [(20, 2.0)]
+
+
+class Marks:
+    """A hook that marks the best, as far as what it remembers goes."""
+
+    def __init__(self, metric: str = "val/bbox/AP", mode: str = "max") -> None:
+        self.metric, self.mode = metric, mode
+
+
+def remembering(folder: Path, *states: dict, **options: int) -> CheckpointFolder:
+    """Checkpoints 10, 20, … with these states of a hook; those at their own best are marked."""
+    checkpoints = CheckpointFolder(folder, **options)
+    for step, state in enumerate(states, 1):
+        content = {"format": 1, "state": {"step": 10 * step}, "hooks": {"best": state}}
+        best = state["best_step"] == 10 * step
+        checkpoints.save(content, best=best, metric=state["best"] if best else None)
+    checkpoints.wait()
+    return checkpoints
+
+
+def memory(step: int, value: float, **more: str) -> dict:
+    return {"best": value, "best_step": step, **more}
+
+
+def test_a_damaged_best_gives_its_mark_to_the_best_before(tmp_path: Path) -> None:
+    checkpoints = remembering(tmp_path, memory(10, 1.0), memory(20, 2.0))
+    checkpoints.file(20).write_bytes(b"damaged")
+    content = newest(checkpoints, config(publish="best"), {"best": Marks()})
+    assert content is not None
+    assert content["state"]["step"] == 10
+    assert best_of(tmp_path) == [(10, 1.0)]
+    for step in (20, 30, 40, 50):
+        checkpoints.save({"format": 1, "state": {"step": step}})
+    checkpoints.wait()
+    assert [entry.step for entry in checkpoints.entries()] == [10, 40, 50]
+
+
+def test_a_best_that_a_damaged_one_replaced_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The run goes on from 20 and comes to 30 again."""
+    states = memory(10, 1.0), memory(10, 1.0), memory(30, 2.0)
+    checkpoints = remembering(tmp_path, *states, keep=2)
+    assert [entry.step for entry in checkpoints.entries()] == [20, 30]
+    checkpoints.file(30).write_bytes(b"damaged")
+    content = newest(checkpoints, config(publish="best"), {"best": Marks()})
+    assert content is not None
+    assert content["state"]["step"] == 20
+    assert "'step_00000010.pt', is no longer there" in caplog.text
+    assert best_of(tmp_path) == []
+
+
+@pytest.mark.parametrize("publish", ["best", "final"])
+def test_a_best_that_is_not_there_is_an_error_if_it_is_to_be_published(
+    tmp_path: Path, publish: str
+) -> None:
+    checkpoints = remembering(tmp_path, memory(10, 1.0), memory(10, 1.0))
+    checkpoints.file(10).unlink()
+    settings = config(publish=publish)
+    if publish == "best":
+        with pytest.raises(CheckpointError, match=r"'step_00000010\.pt' in .* is not there"):
+            newest(checkpoints, settings, {"best": Marks()})
+    else:
+        assert newest(checkpoints, settings, {"best": Marks()}) is not None
+
+
+@pytest.mark.parametrize("now", [{"metric": "val/bbox/AP50"}, {"mode": "min"}])
+def test_a_best_by_another_measure_does_not_count(tmp_path: Path, now: dict) -> None:
+    was = {"metric": "val/bbox/AP", "mode": "max"}
+    checkpoints = remembering(tmp_path, memory(10, 1.0, **was), memory(10, 1.0, **was))
+    assert checkpoints.mark_best(20, 5.0)
+    newest(checkpoints, config(), {"best": Marks(**now)})
+    assert best_of(tmp_path) == [(20, 5.0)]
+    newest(checkpoints, config(), {"best": Marks()})
+    assert best_of(tmp_path) == [(10, 1.0)]
+
+
+def test_nothing_is_written_when_the_index_is_right(tmp_path: Path) -> None:
+    checkpoints = remembering(tmp_path, memory(10, 1.0), memory(10, 1.0))
+    before = (tmp_path / "index.json").stat().st_mtime_ns, (tmp_path / "index.json").stat().st_ino
+    newest(checkpoints, config(), {"best": Marks()})
+    after = (tmp_path / "index.json").stat().st_mtime_ns, (tmp_path / "index.json").stat().st_ino
+    assert before == after
+    assert newest(CheckpointFolder(tmp_path / "none"), config(), {"best": Marks()}) is None
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -51,6 +52,32 @@ def test_exact_values_keep_their_step() -> None:
     assert scalars.put_now("val/AP")
     scalars.step = 9
     assert not scalars.put_now("val/AP")
+
+
+def test_numbers_of_numpy_are_kept_as_pythons() -> None:
+    scalars = Scalars()
+    for how in ("mean", "last", "exact"):
+        scalars.put(how, np.float32(0.1), how=how)
+    state = scalars.state_dict()
+    kept = [
+        state["sums"]["mean"][0],
+        state["last"]["last"],
+        *(v for _, v in state["latest"].values()),
+    ]
+    assert [type(value) for value in kept] == [float] * 5
+    assert set(kept) == {float(np.float32(0.1))}
+    assert [type(v) for _, row in scalars.take_exact() for v in row.values()] == [float]
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [1.0], torch.ones(2), np.ones(2), 1j])
+def test_what_is_not_one_number_is_refused_by_name(value: object) -> None:
+    with pytest.raises(TypeError, match=r"scalars\.put\('mine', …\) takes one number"):
+        Scalars().put("mine", value)
+
+
+def test_the_column_of_the_step_is_no_scalar() -> None:
+    with pytest.raises(ValueError, match="'step' says each row's step"):
+        Scalars().put("step", 3)
 
 
 def test_losses_may_differ_from_step_to_step() -> None:

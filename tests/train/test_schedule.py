@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.optim import SGD, lr_scheduler
 
-from detpipe.core.config import Duration, Spec
+from detpipe.core.config import Duration, Spec, check_spec
 from detpipe.core.errors import ConfigError
 from detpipe.train import schedule
 from detpipe.train.build import build_schedule
@@ -131,6 +133,120 @@ def test_a_milestone_without_a_unit_is_a_mistake() -> None:
     spec = Spec(use="detpipe.train.schedule.multi_step", milestones=[60000])
     with pytest.raises(ConfigError, match="milestones"):
         spec.partial(args=1, to_progress=lambda duration: 0.0)
+
+
+def given(value: Any) -> Schedule:
+    """A schedule that gives ``value``."""
+    return lambda progress: value
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (given(None), "gives None at progress 0 "),
+        (given(object()), "gives <object"),
+        (given("0.5"), "gives '0.5'"),
+        (given([1.0, 2.0]), r"gives \[1.0, 2.0\]"),
+        (given(float("nan")), "gives nan"),
+        (given(float("inf")), "gives inf"),
+        (given(-0.1), "gives -0.1"),
+        (lambda p: 1.0 if p < 0.97 else -1.0, r"gives -1.0 at progress 0\.9[78]"),
+        (lambda p: 1 / (p - 0.5), "gives -2"),
+        (lambda p: 1 / p, "fails at progress 0 .*ZeroDivisionError: float division by zero"),
+        (given(0.0), "gives 0 throughout the run"),
+    ],
+)
+@pytest.mark.parametrize("total_steps", [40, 10**9])
+def test_a_schedule_that_cannot_train_is_found_by_trying(
+    wrong: Schedule, message: str, total_steps: int
+) -> None:
+    with pytest.raises(ConfigError, match=f"train.schedule {message}"):
+        schedule.checked(wrong, total_steps=total_steps)
+
+
+@pytest.mark.parametrize("total_steps", [1, 2, 3, 199, 200, 201, 10**6, 10**12])
+def test_a_schedule_is_tried_at_the_first_and_the_last_step(total_steps: int) -> None:
+    at: list[float] = []
+
+    def seen(progress: float) -> float:
+        at.append(progress)
+        return 1.0
+
+    assert schedule.checked(seen, total_steps=total_steps) is seen
+    assert at == sorted(set(at)) and len(at) == min(total_steps, schedule.PROBES)
+    assert (at[0], at[-1]) == (0, (total_steps - 1) / total_steps)
+
+
+@pytest.mark.parametrize("until", [0.0, 0.5])
+@pytest.mark.parametrize("kind", [np.float32, np.float64, int, torch.tensor])
+def test_a_schedule_of_other_numbers_gives_pythons(kind: Any, until: float) -> None:
+    own = schedule.checked(lambda p: kind(2), total_steps=STEPS)
+    factors = ours(with_warmup(own, until=until, factor=0.5))
+    assert {type(factor) for factor in factors} == {float}
+    assert factors[0] == (1.0 if until else 2.0) and factors[-1] == 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("one_cycle", {"div_factor": 0}),
+        ("one_cycle", {"div_factor": math.inf}),
+        ("one_cycle", {"final_div_factor": -1}),
+        ("one_cycle", {"pct_start": 1.5}),
+        ("one_cycle", {"pct_start": -0.1}),
+        ("wsd", {"decay": 0}),
+        ("wsd", {"decay": 1.1}),
+        ("wsd", {"final": -1}),
+        ("linear", {"final": -0.1}),
+        ("cosine", {"final": math.nan}),
+        ("cosine", {"final": math.inf}),
+        ("polynomial", {"power": 0}),
+        ("polynomial", {"power": math.nan}),
+        ("polynomial", {"final": -1}),
+        ("multi_step", {"milestones": [0.5], "gamma": -1}),
+        ("multi_step", {"milestones": [0.5], "gamma": math.inf}),
+        ("multi_step", {"milestones": []}),
+        ("multi_step", {"milestones": [1.5]}),
+    ],
+)
+def test_options_out_of_range_are_refused_with_their_name(name: str, options: dict) -> None:
+    spec = Spec(use=f"{HERE}.{name}", **options)
+    with pytest.raises(ConfigError, match=rf"{HERE}.{name}: {list(options)[-1]}(\.0)?: "):
+        check_spec(spec, where="train.schedule", args=1, provided=("to_progress",))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"use": "one_cycle", "pct_start": 0}, {"use": "one_cycle", "pct_start": 1},
+     {"use": "wsd", "decay": 1}, {"use": "cosine", "final": 2}],
+)  # fmt: skip
+def test_options_at_their_bounds_work_to_the_very_end(settings: dict) -> None:
+    spec = Spec(**{**settings, "use": f"{HERE}.{settings['use']}"})
+    built = spec.partial(args=1)
+    assert all(0 < built(k / STEPS) <= 2 for k in range(STEPS)) and 0 <= built(1.0) <= 2
+
+
+def test_what_lies_beyond_the_end_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    train = config(
+        duration="10 steps", schedule={**MULTI_STEP, "milestones": ["6 steps", "77 steps"]}
+    )
+    rates(10, schedule=train.schedule.model_dump())
+    assert caplog.messages == [
+        "train.schedule names 77 steps, which is step 77, but the run ends at step 10: what it "
+        "does there never happens"
+    ]
+
+
+def test_a_run_of_more_steps_than_can_be_counted_is_refused() -> None:
+    longest = config(duration="1e12 steps", warmup={"duration": "1e12 images"})
+    assert Plan.of(longest, images_per_epoch=10**6).total_steps == 10**12
+    train = config(duration="1e12 epochs", warmup={"duration": "2e11 epochs"})
+    with pytest.raises(
+        ConfigError, match=r"train.duration is 1e\+12 epochs, which is 5e\+12 steps"
+    ):
+        Plan.of(train, images_per_epoch=IMAGES)
+    with pytest.raises(ConfigError, match=r"train.warmup.duration is 2e\+11 epochs"):
+        Plan.of(train, images_per_epoch=40)
 
 
 # --- detectron2 and cvpods, by tables ----------------------------------------------------------

@@ -187,8 +187,7 @@ def test_build_optimizer_lr_scheduler_writers_and_hooks_take_a_users_own(tmp_pat
         "log_every": "7 steps",
     }
     history = train(tmp_path / "run", config(**{**BARE, **changes})).history
-    assert BUILT[0] == "optimizer"
-    assert "schedule" in BUILT
+    assert {"optimizer", "schedule"} <= set(BUILT)
     assert set(BUILT[-2:]) == {"writer for run 7", "hook ['val/bbox/AP']"}
     assert history["train/lr"].iloc[-1] == pytest.approx(0.1 * 0.5)
 

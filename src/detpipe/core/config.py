@@ -9,18 +9,14 @@ import difflib
 import functools
 import importlib
 import inspect
-import math
 import pkgutil
 import re
-import types
-import typing
 from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
-    TypeAdapter,
     ValidationError,
     ValidationInfo,
     field_validator,
@@ -28,24 +24,23 @@ from pydantic import (
 )
 
 from detpipe.core.errors import ConfigError, one_message
+from detpipe.core.options import fitting_options, is_number, parameters_of
 
 
 class Frozen(BaseModel):
     """A configuration section: unknown keys are an error, values cannot change afterwards.
 
-    Numbers are finite, and ``true`` is none.
+    ``true`` is no number.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     @field_validator("*", mode="before")
     @classmethod
     def _no_bool_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
         """Python takes ``true`` for 1, a reader of YAML does not."""
         field = cls.model_fields[info.field_name or ""]
-        if isinstance(value, bool) and _is_number(field.annotation):
+        if isinstance(value, bool) and is_number(field.annotation):
             raise ValueError(f"{str(value).lower()} is no number: write one")
         return value
 
@@ -124,7 +119,7 @@ class Duration(Frozen):
                 + (" (set the one you do not want to null)" if given else "")
             )
         length = getattr(self, given[0])
-        if length < 0:
+        if not length >= 0:  # NaN is neither
             raise ValueError(f"a duration must be 0 or more, got {length}")
         if length > LONGEST:
             raise ValueError(f"a duration must be at most {LONGEST:g} {given[0]}, got {length:g}")
@@ -186,8 +181,10 @@ class Spec(BaseModel):
             ConfigError: as :meth:`build`.
         """
         target = locate(self.use)
-        options = _fitting_options(self, target, args=args, provided=provided)
-        takes = _parameters(target)
+        options = fitting_options(
+            self.use, self.options, target=target, args=args, provided=provided
+        )
+        takes = parameters_of(target)
         passed = {k: v for k, v in provided.items() if k in takes and k not in options}
         return functools.partial(target, **passed, **options)
 
@@ -250,13 +247,13 @@ def check_spec(spec: Spec, *, where: str, args: int = 0, provided: Collection[st
     """
     try:
         target = locate(spec.use)
-        taken = [n for n in spec.options if n in provided and n in _parameters(target)]
+        taken = [n for n in spec.options if n in provided and n in parameters_of(target)]
         mistakes = [
             f"{spec.use}: '{name}' is given by the program, got {spec.options[name]!r}; take it out"
             for name in taken
         ]
         try:
-            _fitting_options(spec, target, args=args, provided=dict.fromkeys(provided))
+            fitting_options(spec.use, spec.options, target=target, args=args, provided=provided)
         except ConfigError as error:
             mistakes.append(str(error))
         if mistakes:
@@ -292,101 +289,4 @@ def transform_args(spec: Spec | None) -> int:
         return 0
     if not inspect.isfunction(target):
         return 0
-    return 2 if list(_parameters(target))[:2] == ["image", "target"] else 0
-
-
-def _parameters(target: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(target).parameters
-    except ValueError as error:  # some that are written in C
-        name = getattr(target, "__qualname__", target)
-        raise ConfigError(
-            f"'{name}' has no signature that its options could be checked against; wrap it in a "
-            f"function of your own and name that one"
-        ) from error
-
-
-def _fitting_options(
-    spec: Spec, target: Callable[..., Any], *, args: int, provided: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The spec's options, coerced to the annotations of the target's signature."""
-    parameters = _parameters(target)
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    positional = [
-        name
-        for name, p in parameters.items()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ][:args]
-    hints = _hints(target)
-    mistakes, options = [], {}
-    for name, value in spec.options.items():
-        if name in positional or (name not in parameters and not open_ended):
-            if value is None:
-                continue
-            names = [n for n in parameters if n not in positional]
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"it takes {', '.join(names)}"
-            mistakes.append(f"{spec.use} has no option '{name}' ({hint})")
-            continue
-        if (wrong := _no_value(value, hints.get(name))) is not None:
-            mistakes.append(f"{spec.use}: {name}: {wrong}")
-            continue
-        try:
-            options[name] = (
-                TypeAdapter(hints[name]).validate_python(value) if (name in hints) else value
-            )
-        except ValidationError as error:
-            mistakes += [
-                f"{spec.use}: {'.'.join(map(str, (name, *e['loc'])))}: {e['msg']}"
-                for e in error.errors()
-            ]
-        except Exception:  # noqa: BLE001 - an annotation pydantic cannot read is no mistake of ours
-            options[name] = value
-    missing = [
-        name
-        for name, p in parameters.items()
-        if p.default is p.empty
-        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        and name not in positional
-        and name not in spec.options
-        and name not in provided
-    ]
-    mistakes += [f"{spec.use} needs the option '{name}'" for name in missing]
-    if mistakes:
-        raise ConfigError("; ".join(mistakes))
-    return options
-
-
-def _no_value(value: Any, annotation: Any) -> str | None:
-    """Why ``value`` is none for an option of that annotation, although pydantic lets it pass."""
-    several = value if isinstance(value, (list, tuple)) else (value,)
-    if any(isinstance(v, float) and math.isnan(v) for v in several):
-        return "NaN is no value: write a number"
-    if isinstance(value, bool) and _is_number(annotation):
-        return f"{str(value).lower()} is no number: write one"
-    return None
-
-
-def _is_number(annotation: Any) -> bool:
-    """Whether it stands for numbers, and not for true and false as well."""
-    kinds = _kinds(annotation)
-    return bool(kinds & {int, float}) and not kinds & {bool, Any}
-
-
-def _kinds(annotation: Any) -> set[Any]:
-    """The members of a union, without what is annotated to them."""
-    origin = typing.get_origin(annotation)
-    if origin is Annotated:
-        return _kinds(typing.get_args(annotation)[0])
-    if origin in (typing.Union, types.UnionType):
-        return set().union(*map(_kinds, typing.get_args(annotation)))
-    return {annotation} if isinstance(annotation, type) or annotation is Any else set()
-
-
-@functools.cache
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    function = target.__init__ if inspect.isclass(target) else target
-    try:
-        return inspect.get_annotations(function, eval_str=True)
-    except Exception:  # noqa: BLE001 - names only a type checker can see
-        return {}
+    return 2 if list(parameters_of(target))[:2] == ["image", "target"] else 0

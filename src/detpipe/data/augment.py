@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvision.ops import box_iou
 from torchvision.transforms import v2
 
-from detpipe.core.config import Spec, transform_args
+from detpipe.core.config import Spec, locate, transform_args
 from detpipe.core.errors import ConfigError
 from detpipe.core.types import Target
 from detpipe.data.colour import (
@@ -29,7 +29,7 @@ from detpipe.data.draws import between, interval, probability
 from detpipe.data.draws import colour as checked_colour
 from detpipe.data.geometry import clipped, resized, select, to_image, to_pixels, with_boxes
 from detpipe.data.transform import Transform
-from detpipe.data.wrapped import Torchvision
+from detpipe.data.wrapped import Torchvision, refuse
 
 
 def build(spec: Spec) -> Transform:
@@ -43,7 +43,13 @@ def build(spec: Spec) -> Transform:
     """
     if args := transform_args(spec):
         return spec.partial(args=args)
-    transform = spec.build()
+    refuse(locate(spec.use))
+    try:
+        transform = spec.build()
+    except ConfigError:
+        raise
+    except (TypeError, ValueError) as error:  # torchvision's own words about its options
+        raise ConfigError(f"{spec.use}: {error}") from error
     if isinstance(transform, v2.Transform):
         return Torchvision(transform)
     if not callable(transform) or isinstance(transform, torch.nn.Module):

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from detpipe.core.fonts import font_of_size
 from detpipe.core.types import Batch, Target
 from detpipe.data.geometry import to_pixels
 
@@ -32,9 +33,9 @@ def draw_batch(batch: Batch, class_names: Sequence[str]) -> Image.Image:
         batch: images and targets.
         class_names: label ``c`` is ``class_names[c - 1]``.
     """
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
-    font = ImageFont.load_default(12)
+    font = font_of_size(12)
     tiles = [
         _tile(image, target, class_names)
         for image, target in zip(batch.images, batch.targets, strict=True)
@@ -58,7 +59,7 @@ def draw_batch(batch: Batch, class_names: Sequence[str]) -> Image.Image:
 
 def _tile(image: Tensor, target: Target, class_names: Sequence[str]) -> Image.Image:
     """One image with its boxes."""
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageDraw
 
     picture = Image.fromarray(to_pixels(image))
     scale = max(1, math.ceil(_READABLE / max(picture.size)))
@@ -66,7 +67,7 @@ def _tile(image: Tensor, target: Target, class_names: Sequence[str]) -> Image.Im
         (picture.width * scale, picture.height * scale), Image.Resampling.NEAREST
     )
     canvas = ImageDraw.Draw(picture)
-    font = ImageFont.load_default(12)
+    font = font_of_size(12)
     objects = list(
         zip(
             target.labels.tolist(), (target.boxes * scale).tolist(),

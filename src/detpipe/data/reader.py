@@ -17,12 +17,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from detpipe.core.errors import DataError
+from detpipe.core.errors import DataError, DetpipeError
 from detpipe.core.types import Target
 from detpipe.data.config import Resize
 from detpipe.data.geometry import resized, scaled, to_image
 from detpipe.data.image import load_sized
 from detpipe.data.order import Sampler
+from detpipe.data.sound import flaw_of
 from detpipe.data.store import Store
 from detpipe.data.transform import Mixing, Sample, Step, Transform, Until
 
@@ -66,7 +67,8 @@ class Reader:
         Where several images were mixed into one, the path is that of all, " + " between them.
 
         Raises:
-            DataError: an image cannot be read, or is not of the size its table says.
+            DataError: an image cannot be read, or is not of the size its table says; or a transform
+                gives what cannot be learnt from.
         """
         transforms = [_bare(step) for step in self.augment if _in_use(step, position)]
         files: list[str] = []
@@ -79,8 +81,17 @@ class Reader:
         if not transforms:
             image, target = self._load(index, files)
             return image, target, files[0]
-        with _own_randomness(self.seed, position):
-            image, target = self._transformed(index, transforms, files)
+        try:
+            with _own_randomness(self.seed, position):
+                image, target = self._transformed(index, transforms, files)
+        except DetpipeError:
+            raise
+        except Exception as error:
+            if flaw := self._blame(position, index, transforms):
+                raise DataError(flaw) from error
+            raise
+        if flaw_of((image, target), classes=len(self.store.class_names)):
+            raise DataError(self._blame(position, index, transforms))
         if self.resize and not any(getattr(t, "sets_size", False) for t in transforms):
             height, width = image.shape[-2:]  # some transforms crop or enlarge the image
             image, target = resized(image, target, self.resize.target_size(height, width))
@@ -107,12 +118,42 @@ class Reader:
         """Image ``index`` after ``transforms``; appends each file that was read."""
         image, target = self._load(index, files)
         for number, transform in enumerate(transforms):
-            if getattr(transform, "mixes", False):
-                draw = partial(self._another, transforms[:number], files)
-                image, target = cast(Mixing, transform)(image, target, draw)
-            else:
-                image, target = cast(Transform, transform)(image, target)
+            image, target = self._apply(transform, image, target, transforms[:number], files)
         return image, target
+
+    def _apply(
+        self,
+        transform: Transform | Mixing,
+        image: Tensor,
+        target: Target,
+        before: Sequence[Transform | Mixing],
+        files: list[str],
+    ) -> Sample:
+        if getattr(transform, "mixes", False):
+            draw = partial(self._another, before, files)
+            return cast(Mixing, transform)(image, target, draw)
+        return cast(Transform, transform)(image, target)
+
+    def _blame(self, position: int, index: int, transforms: Sequence[Transform | Mixing]) -> str:
+        """Which of ``transforms`` was the first to give something unsound, and what.
+
+        They draw the same numbers again, one more of them each time.
+        """
+        for number, transform in enumerate(transforms, 1):
+            files: list[str] = []
+            try:
+                with _own_randomness(self.seed, position):
+                    before = self._transformed(index, transforms[: number - 1], files)
+                    sample = self._apply(transform, *before, transforms[: number - 1], files)
+            except Exception:  # noqa: BLE001 - it is the transform's own, and is raised as it is
+                return ""
+            if flaw := flaw_of(sample, classes=len(self.store.class_names)):
+                name = getattr(getattr(transform, "func", transform), "__name__", "")
+                return (
+                    f"the transform {name or type(transform).__name__} gives {flaw}, of "
+                    f"{' + '.join(files)} (position {position} of the run)"
+                )
+        return ""
 
     def _another(self, transforms: Sequence[Transform | Mixing], files: list[str]) -> Sample:
         assert self.pool is not None  # noqa: S101 - there is one if a transform mixes

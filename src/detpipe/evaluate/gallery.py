@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageOps
 
 from detpipe.core.errors import DataError
+from detpipe.core.fonts import font_of_size
 from detpipe.evaluate.coco import evaluator
 from detpipe.evaluate.common import image_order, records
 from detpipe.evaluate.voc import ious
@@ -54,7 +55,7 @@ def draw(
     elif picture is image:
         picture = picture.copy()
     line = max(1, round(max(picture.size) / 320))
-    font = ImageFont.load_default(max(10, round(max(picture.size) / 40)))
+    font = font_of_size(max(10, round(max(picture.size) / 40)))
     canvas = ImageDraw.Draw(picture)
     boxes = [] if truth is None else list(records(truth))
     found = [] if detections is None else list(records(detections.sort_values("score")))
@@ -180,7 +181,7 @@ def _sheet(tiles: list[Image.Image], captions: list[str], *, title: str) -> Imag
     caption, gap, head = 18, 8, 24
     rows = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
     heights = [caption + gap + max(tile.height for tile in row) for row in rows]
-    font = ImageFont.load_default(12)
+    font = font_of_size(12)
     sheet = Image.new("RGB", (columns * (_TILE + gap) + gap, head + sum(heights) + gap), "white")
     canvas = ImageDraw.Draw(sheet)
     canvas.text((gap, 4), title if tiles else "no images", fill="black", font=font)

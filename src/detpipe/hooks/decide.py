@@ -8,7 +8,9 @@ import math
 from collections.abc import Mapping
 from datetime import timedelta
 from time import perf_counter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from detpipe.core.errors import ConfigError
 from detpipe.train.contract import Hook, LoopContext, Phase
@@ -16,6 +18,7 @@ from detpipe.train.contract import Hook, LoopContext, Phase
 logger = logging.getLogger(__name__)
 
 Mode = Literal["max", "min"]
+Span = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
 class _Watch(Hook):
@@ -160,8 +163,8 @@ class EarlyStop(_Watch):
         self,
         *,
         metric: str = "val/bbox/AP",
-        patience: int = 5,
-        min_delta: float = 0.0,
+        patience: Annotated[int, Field(ge=1)] = 5,
+        min_delta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0,
         mode: Mode = "max",
         threshold: float | None = None,
         diverged: float | None = None,
@@ -243,9 +246,9 @@ class MaxTime(Hook):
     def __init__(
         self,
         *,
-        hours: float = 0,
-        minutes: float = 0,
-        seconds: float = 0,
+        hours: Span = 0,
+        minutes: Span = 0,
+        seconds: Span = 0,
         started: float | None = None,
     ) -> None:
         self._seconds = hours * 3600 + minutes * 60 + seconds

@@ -219,12 +219,18 @@ class Callback(Hook):
         on_end: Callable[[LoopContext], None] | str | None = None,
         every: Every = Duration(steps=1),  # noqa: B008 - it is frozen
     ) -> None:
-        self.phase = Phase[phase] if isinstance(phase, str) else phase
+        known = Phase.__members__
+        found = known.get(phase.upper()) if isinstance(phase, str) else phase
+        if found is None:
+            raise ConfigError(f"Callback: phase '{phase}' is none of {', '.join(known)}")
+        self.phase = found
         self._every = every
         given = {
             "on_start": on_start, "on_gradients": on_gradients,
             "on_step": on_step, "on_end": on_end,
         }  # fmt: skip
+        if not any(given.values()):
+            raise ConfigError(f"Callback: there is no function; give one of {', '.join(given)}")
         functions = {
             moment: locate(function) if isinstance(function, str) else function
             for moment, function in given.items()

@@ -6,9 +6,10 @@ import logging
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -58,7 +59,7 @@ class PreciseBN(Hook):
         stream: Stream,
         *,
         every: Every,
-        images: int = 200,
+        images: Annotated[int, Field(ge=1)] = 200,
         model: nn.Module | None = None,
     ) -> None:
         if images < 1:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
 
 from detpipe.core.config import Duration, Every
 from detpipe.core.errors import NonFiniteLoss
@@ -31,7 +34,7 @@ class Checkpoint(Hook):
         folder: Path,
         *,
         every: Every = Duration(epochs=1),  # noqa: B008 - it is frozen
-        keep: int = 2,
+        keep: Annotated[int, Field(ge=0)] = 2,
         best: bool = True,
     ) -> None:
         self._folder = CheckpointFolder(folder, keep=keep)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from detpipe.core.errors import ConfigError
@@ -36,7 +37,7 @@ class EMA(Hook):
     def __init__(
         self,
         *,
-        decay: float = 0.999,
+        decay: Annotated[float, Field(ge=0, lt=1)] = 0.999,
         warmup: bool = True,
         beside: bool = False,
     ) -> None:

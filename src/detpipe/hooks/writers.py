@@ -8,10 +8,12 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from time import time
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from detpipe.hooks.record import Writer, clock
 from detpipe.train.files import whole_file
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from tensorboard.summary.writer.event_file_writer import EventFileWriter  # type: ignore[import-untyped]
 
 logger = logging.getLogger(__name__)
+
+FileName = Annotated[str, Field(pattern=r"^[^/\\]+$")]
+"""In the folder itself: no path."""
 
 
 class Console(Writer):
@@ -72,7 +77,7 @@ class Json(Writer):
         name: of the file.
     """
 
-    def __init__(self, folder: Path, *, name: str = "metrics.jsonl") -> None:
+    def __init__(self, folder: Path, *, name: FileName = "metrics.jsonl") -> None:
         self.path = Path(folder) / name
         self._file: IO[str] | None = None
 
@@ -97,13 +102,10 @@ class Json(Writer):
             self._file.close()
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is in the file; a last line that a crash cut short is left out."""
-        rows = []
-        for line in self.path.read_text("utf-8").splitlines() if self.path.exists() else ():
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                logger.warning("'%s': a line was cut short by a crash; it is left out", self.path)
+        """What is in the file, without lines that are no rows (a crash may cut one short)."""
+        lines = self.path.read_bytes().splitlines() if self.path.exists() else []
+        rows = [row for line in lines if (row := _row_of_json(line)) is not None]
+        _say_left_out(self.path, len(lines) - len(rows))
         return rows
 
 
@@ -117,7 +119,7 @@ class Csv(Writer):
         name: of the file.
     """
 
-    def __init__(self, folder: Path, *, name: str = "metrics.csv") -> None:
+    def __init__(self, folder: Path, *, name: FileName = "metrics.csv") -> None:
         self.path = Path(folder) / name
         self._columns: list[str] = []
 
@@ -140,9 +142,17 @@ class Csv(Writer):
     def _read(self) -> list[dict[str, str]]:
         if not self.path.exists():
             return []
-        text = self.path.read_bytes().decode()
+        text = self.path.read_bytes().decode("utf-8", errors="replace")
         whole = text[: text.rfind("\n") + 1]  # a crash cuts the last line short
-        return list(csv.DictReader(io.StringIO(whole, newline="")))
+        file = io.StringIO(whole, newline="")
+        try:
+            columns = next(csv.reader(file), [])  # a name may have commas and line breaks
+        except csv.Error:  # it is too long for a header
+            columns = []
+        lines = list(file)
+        rows = [row for line in lines if (row := _row_of_csv(line, columns)) is not None]
+        _say_left_out(self.path, len(lines) - len(rows))
+        return rows
 
     def _rewrite(self, rows: Iterable[Mapping[str, str]]) -> None:
         text = io.StringIO(newline="")
@@ -189,6 +199,39 @@ class TensorBoard(Writer):
         """Closes the file."""
         if self._events is not None:
             self._events.close()
+
+
+def _row_of_json(line: bytes) -> dict[str, Any] | None:
+    """None if it is no object of a whole ``step`` and of numbers or ``null``."""
+    try:
+        row = json.loads(line.decode())
+    except ValueError:
+        return None
+    if not isinstance(row, dict) or type(row.get("step")) is not int:
+        return None
+    whole = all(value is None or type(value) in (int, float) for value in row.values())
+    return row if whole else None
+
+
+def _row_of_csv(line: str, columns: Sequence[str]) -> dict[str, str] | None:
+    """None if it is no row of a whole ``step`` and of numbers or nothing."""
+    cells = line.rstrip("\r\n").split(",")
+    row = dict(zip(columns, cells, strict=False))
+    try:
+        int(row["step"])
+        for cell in filter(None, cells):
+            float(cell)
+    except (KeyError, ValueError):
+        return None
+    return row if len(cells) == len(columns) else None
+
+
+def _say_left_out(path: Path, lines: int) -> None:
+    if lines:
+        logger.warning(
+            "'%s': %d of its lines are no rows, or were cut short by a crash; they are left out",
+            path, lines,
+        )  # fmt: skip
 
 
 def _is_a_candidate(name: str) -> bool:

@@ -61,7 +61,7 @@ def announce(
             "%g, steps cover as many images as they would have",
             plan.reference_batch, plan.lr_scale,
         )  # fmt: skip
-    if plan.warmup_steps >= plan.total_steps:
+    if plan.warmup_steps >= plan.total_steps and not config.rehearsal:
         logger.warning(
             "the warm-up (%d steps) is not over before the run (%d steps) ends: the learning rate "
             "never gets to its full value; shorten train.warmup.duration",

@@ -10,21 +10,30 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn, optim
+from torch import nn
 
 from detpipe.core.config import Spec
 from detpipe.core.errors import ConfigError, NonFiniteLoss, one_message
 from detpipe.train.announce import announce, summarise
 from detpipe.train.checkpoint import CheckpointFolder
-from detpipe.train.config import BEST, TrainConfig
+from detpipe.train.config import TrainConfig
 from detpipe.train.contract import Hook, LoopContext, Phase, Stream, as_hook
 from detpipe.train.groups import parameter_groups
 from detpipe.train.launch import pick_device, seeded
 from detpipe.train.loop import fit
+from detpipe.train.optimizer import build_optimizer
 from detpipe.train.plan import Plan
 from detpipe.train.result import TrainResult, as_history, finished_before, result_of
-from detpipe.train.resume import content_to_resume, flat, make_room, reaches, restore_best
-from detpipe.train.schedule import Schedule, by_epoch, with_warmup
+from detpipe.train.resume import (
+    content_to_resume,
+    flat,
+    make_room,
+    markers,
+    newest,
+    reaches,
+    restore_best,
+)
+from detpipe.train.schedule import Schedule, by_epoch, checked, with_warmup
 from detpipe.train.update import GradientUpdate
 
 if TYPE_CHECKING:
@@ -75,8 +84,8 @@ def train_detector(
     checkpoints = CheckpointFolder(folder)
     content = content_to_resume(checkpoints, header) if config.resume else None
     if content is not None:
-        markers = [name for name, spec in config.hooks.items() if spec and spec.use == BEST]
-        restore_best(checkpoints, content, hooks=markers, needed=config.publish == "best")
+        best = markers(config, built[0])
+        restore_best(checkpoints, content, hooks=best, needed=config.publish == "best")
     if content is not None and checkpoints.finished and reaches(content, plan):
         return finished_before(checkpoints, content, config, as_history(built[1]()))
 
@@ -150,7 +159,7 @@ class _Run:
                     raise error.interruption from error
                 if choice.action != "reload" or reloads >= choice.limit:
                     raise
-                content = CheckpointFolder(self.folder).latest()
+                content = newest(CheckpointFolder(self.folder), self.config, hooks)
                 if content is None:
                     raise
                 reloads += 1
@@ -190,11 +199,8 @@ def build_update(
     """
     if not any(p.requires_grad for p in model.parameters()):
         raise ConfigError("every parameter of the model is frozen: there is nothing to train")
-    fused = {"fused": True} if device.type in ("cpu", "cuda") else {}  # a third of the time
-    if "foreach" in config.optimizer.options:
-        fused = {}
     groups = parameter_groups(model, config.groups, optimizer=config.optimizer)
-    optimizer: optim.Optimizer = config.optimizer.build(groups, **fused)
+    optimizer = build_optimizer(config.optimizer, groups, device=device)
     for group in optimizer.param_groups:
         group["lr"] *= plan.lr_scale
     return GradientUpdate(
@@ -210,7 +216,9 @@ def build_update(
 
 def build_schedule(config: TrainConfig, *, plan: Plan) -> Schedule:
     """``train.schedule`` times ``train.warmup``."""
-    schedule: Schedule = config.schedule.partial(args=1, to_progress=plan.to_progress)
+    schedule = checked(
+        config.schedule.partial(args=1, to_progress=plan.to_progress), total_steps=plan.total_steps
+    )
     if config.schedule_by == "epoch":
         schedule = by_epoch(
             schedule,
@@ -272,5 +280,11 @@ def build_record(config: TrainConfig, *, folder: Path, plan: Plan) -> tuple[Hook
         name: spec.build(folder=folder, total_steps=plan.total_steps)
         for name, spec in specs.items()
     }
+    for name, writer in writers.items():
+        if lacking := [m for m in ("open", "write", "close") if not hasattr(writer, m)]:
+            raise ConfigError(
+                f"train.writers.{name}: a {type(writer).__name__} is no writer: it lacks "
+                f"{', '.join(lacking)} (detpipe.hooks.record.Writer has them)"
+            )
     rows = next(writers[name].rows for name, spec in specs.items() if spec.use == HISTORY.use)
     return RECORD.build(writers, every=config.log_every), rows

@@ -8,12 +8,11 @@ final one, and holds checksums.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
-import shutil
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ import torch
 
 from detpipe.core.errors import CheckpointError, DamagedCheckpointError
 from detpipe.train.content import FORMAT, load_checkpoint
-from detpipe.train.files import Checksum, crc_of, whole_file
+from detpipe.train.files import Checksum, crc_of, make_folder, move_aside, whole_file
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +127,8 @@ class CheckpointFolder:
             except DamagedCheckpointError as error:
                 file = self.file(entry.step)
                 logger.warning("%s; the checkpoint before it is taken", error)
-                file.replace(file.with_suffix(".pt.damaged"))
+                with _explained(f"'{file}' is damaged and could not be put aside"):
+                    file.replace(file.with_suffix(".pt.damaged"))
         if damaged := self.damaged():
             raise CheckpointError(
                 f"no checkpoint in '{self.path}' can be read; damaged are "
@@ -150,7 +150,7 @@ class CheckpointFolder:
         return next((self._load(entry) for entry in self.entries() if entry.best), None)
 
     def mark_best(self, step: int, metric: float | None) -> bool:
-        """The checkpoint of ``step`` is the best, as before the index was lost; False without it.
+        """The checkpoint of ``step`` is the best, whatever the index says; False without it.
 
         Raises:
             CheckpointError: the index could not be written.
@@ -171,11 +171,12 @@ class CheckpointFolder:
 
     def forget_after(self, step: int) -> None:
         """Removes checkpoints newer than ``step``, and half-written files: a run goes on there."""
-        for entry in self.entries():
-            if entry.step > step:
-                self.file(entry.step).unlink()
-        for leftover in self.path.glob(".*.tmp"):
-            leftover.unlink()
+        with _explained(f"'{self.path}' could not be made ready"):
+            for entry in self.entries():
+                if entry.step > step:
+                    self.file(entry.step).unlink()
+            for leftover in self.path.glob(".*.tmp"):
+                leftover.unlink()
         entries = self.entries()
         for entry in entries:
             entry.final = False
@@ -183,34 +184,36 @@ class CheckpointFolder:
             self._write_index(entries)
 
     def put_aside(self, *, name: str | None = None) -> Path | None:
-        """Renames the folder; None if it is empty.
+        """Where what is in the folder is now, see :func:`move_aside`; None if it is empty.
 
         Args:
             name: what is added to the folder's name; one already there is replaced. None for
                 the time, which replaces nothing.
-        """
-        if not self.path.exists() or not any(self.path.iterdir()):
-            return None
-        aside = self._free_name() if name is None else self.path.with_name(self.path.name + name)
-        if aside.exists():
-            shutil.rmtree(aside)
-        self.path.rename(aside)
-        self.path.mkdir()
-        return aside
 
-    def _free_name(self) -> Path:
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        aside = self.path.with_name(f"{self.path.name}_{stamp}")
-        count = 1
-        while aside.exists():
-            count += 1
-            aside = self.path.with_name(f"{self.path.name}_{stamp}_{count}")
-        return aside
+        Raises:
+            CheckpointError: it could not be moved.
+        """
+        if not self.path.is_dir():
+            return None
+        with _explained(
+            f"what an earlier run left in '{self.path}' could not all be put aside; move it away "
+            f"by hand"
+        ):
+            return move_aside(self.path, name=name)
+
+    def prepare(self) -> None:
+        """The folder is there and can be written in.
+
+        Raises:
+            CheckpointError: it cannot be.
+        """
+        make_folder(self.path)
 
     def clear(self) -> None:
         """Removes every checkpoint."""
         self.forget_after(-1)
-        (self.path / INDEX).unlink(missing_ok=True)
+        with _explained(f"'{self.path / INDEX}' could not be removed"):
+            (self.path / INDEX).unlink(missing_ok=True)
 
     def _write(self, content: Mapping[str, Any], entry: Entry) -> None:
         entry.crc = self._write_content(content, self.file(entry.step))
@@ -261,8 +264,10 @@ class CheckpointFolder:
         try:
             text = (self.path / INDEX).read_text()
             return [Entry(**entry) for entry in json.loads(text)["checkpoints"]]
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
+        except OSError as error:
+            raise CheckpointError(f"'{self.path / INDEX}' cannot be read: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
             logger.warning(
                 "'%s' cannot be read (%s): which checkpoint is the best is not known any more",
@@ -273,8 +278,15 @@ class CheckpointFolder:
     def _write_index(self, entries: Sequence[Entry]) -> None:
         lines = [asdict(entry) for entry in entries]
         text = json.dumps({"format": FORMAT, "checkpoints": lines}, indent=1)
-        try:
-            with whole_file(self.path / INDEX) as file:
-                file.write(text.encode())
-        except OSError as error:
-            raise CheckpointError(f"'{self.path / INDEX}' could not be written: {error}") from error
+        index = self.path / INDEX
+        with _explained(f"'{index}' could not be written"), whole_file(index) as file:
+            file.write(text.encode())
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """What the system refuses is said together with what it was for."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{what}: {error}") from error

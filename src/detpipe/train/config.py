@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from detpipe.core.config import Duration, Every, Frozen, Spec, check_specs, transform_args
+from detpipe.core.config import Duration, Every, Frozen, Spec
+from detpipe.core.errors import ConfigError, one_message
 
 # Hooks are above this package: it knows them as everybody's hooks are known, by their names.
 EMA = "detpipe.hooks.update.EMA"
 EVALUATE = "detpipe.hooks.measure.Evaluate"
 BEST = "detpipe.hooks.decide.Best"
+EARLY_STOP = "detpipe.hooks.decide.EarlyStop"
+MAX_TIME = "detpipe.hooks.decide.MaxTime"
 CHECKPOINT = "detpipe.hooks.save.Checkpoint"
+JSON = "detpipe.hooks.writers.Json"
 
 HOOK_RESOURCES = ("folder", "evaluate", "publish", "stream", "model", "started")
 """What a hook's constructor may ask for by name, see :func:`detpipe.train.build.build_hooks`."""
@@ -22,7 +36,31 @@ WRITER_RESOURCES = ("folder", "total_steps")
 """What a writer's constructor may ask for by name."""
 
 
-class Warmup(Frozen):
+def _at_most(limit: int, reason: str) -> AfterValidator:
+    """An upper bound that says why it is there."""
+
+    def check(value: int) -> int:
+        if value > limit:
+            shown = f"{value}" if value < 10**20 else f"a number of {len(str(value))} digits"
+            raise ValueError(f"{shown} is more than {limit}: {reason}")
+        return value
+
+    return AfterValidator(check)
+
+
+Seed = Annotated[int, Field(ge=0), _at_most(2**63 - 1, "random generators take 63 bits")]
+Images = Annotated[int, Field(gt=0), _at_most(10**6, "no machine holds so many images")]
+Passes = Annotated[int, Field(gt=0), _at_most(10**6, "no update needs so many forward passes")]
+Batches = Annotated[int, Field(ge=0), _at_most(10**6, "nothing learns so many by heart")]
+
+
+class Section(Frozen):
+    """A part of the ``train`` section; its numbers are finite."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+
+class Warmup(Section):
     """The rise of the learning rate at the start."""
 
     duration: Duration = Duration(steps=0)
@@ -34,7 +72,7 @@ class Warmup(Frozen):
     """Where it begins, as a share of the learning rate; Darknet's burn-in begins at 0."""
 
 
-class Clip(Frozen):
+class Clip(Section):
     """Gradient clipping, after unscaling."""
 
     norm: float | None = Field(default=None, gt=0)
@@ -52,7 +90,7 @@ class Clip(Frozen):
         return self
 
 
-class GroupOptions(Frozen):
+class GroupOptions(Section):
     """What differs for some parameters."""
 
     lr_factor: float = Field(default=1.0, ge=0)
@@ -61,7 +99,7 @@ class GroupOptions(Frozen):
     """Instead of the optimiser's; comes before those of norm and bias."""
 
 
-class Groups(Frozen):
+class Groups(Section):
     """Parameters with a learning rate or weight decay of their own (optimiser groups)."""
 
     norm_weight_decay: float | None = Field(default=None, ge=0)
@@ -77,8 +115,18 @@ class Groups(Frozen):
     """Regular expression, searched in the parameter's name → what differs; of several that match
     factors multiply and the last weight decay counts. ``null`` takes one out."""
 
+    @field_validator("patterns")
+    @classmethod
+    def _are_patterns(cls, value: dict[str, Any]) -> dict[str, Any]:
+        for pattern in value:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"'{pattern}' is no regular expression: {error}") from error
+        return value
 
-class NonFinite(Frozen):
+
+class NonFinite(Section):
     """What happens when a loss, or the gradient, is NaN or infinite."""
 
     action: Literal["stop", "skip", "reload"] = "stop"
@@ -90,7 +138,8 @@ class NonFinite(Frozen):
 
     @model_validator(mode="after")
     def _limit_counts(self) -> Self:
-        if self.action == "stop" and "limit" in self.model_fields_set:
+        other = self.limit != type(self).model_fields["limit"].default
+        if self.action == "stop" and other:  # the default may be written out, as a dump does
             raise ValueError("limit has no meaning with action: stop, which stops at the first")
         return self
 
@@ -102,20 +151,20 @@ class AugmentSpec(Spec):
     """It is switched off after this share (``0.85``) or duration (``10 epochs``) of the run."""
 
 
-class TrainConfig(Frozen):
+class TrainConfig(Section):
     """The ``train`` section."""
 
-    seed: int = Field(default=0, ge=0)
+    seed: Seed = 0
     """Of the order of images, augmentation, and weights not loaded from a file."""
     device: str = "auto"
     """``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:1``, ``mps``."""
     duration: Duration
     """Length of the run."""
-    batch_size: int = Field(default=8, gt=0)
+    batch_size: Images = 8
     """Images of one forward pass."""
-    accumulate: int = Field(default=1, gt=0)
+    accumulate: Passes = 1
     """Forward passes of one optimiser update."""
-    reference_batch: int | None = Field(default=None, gt=0)
+    reference_batch: Images | None = None
     """The batch (× accumulation) the learning rate and durations in steps were written for. The
     learning rate is scaled by batch / reference_batch, step counts by its inverse."""
     optimizer: Spec
@@ -154,9 +203,16 @@ class TrainConfig(Frozen):
     """The weights that the train pipeline evaluates and hands on."""
     dry_run: bool = False
     """Two steps of everything, evaluation and reports too, on a few images; nothing is kept."""
-    overfit: int = Field(default=0, ge=0)
+    overfit: Batches = 0
     """Learn this many batches by heart, without augmentation, and fail unless the loss gets near
     zero: a self-test of data, model and settings. Nothing is kept; 0 is off."""
+
+    @field_validator("device")
+    @classmethod
+    def _is_device(cls, value: str) -> str:
+        if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value):
+            raise ValueError(f"device '{value}' is none; write auto, cpu, cuda, cuda:1 or mps")
+        return value
 
     @field_validator("precision", mode="before")
     @classmethod
@@ -170,34 +226,60 @@ class TrainConfig(Frozen):
 
     @model_validator(mode="after")
     def _usable(self) -> Self:
-        if self.publish == "best":
-            for needed in (EVALUATE, BEST, CHECKPOINT):
-                if not self._has(needed):
-                    raise ValueError(f"publish: best needs the hook {needed}")
-        if self.dry_run and self.overfit:
-            raise ValueError("dry_run and overfit are two different tests: set one of them")
-        beside = [
-            name for name, spec in self.hooks.items()
-            if spec and spec.use == EMA and spec.options.get("beside")
-        ]  # fmt: skip
-        if beside and not self._has(EVALUATE):
-            raise ValueError(f"hooks.{beside[0]}.beside needs the hook {EVALUATE}")
-        if self.non_finite.action == "reload" and not self._has(CHECKPOINT):
-            raise ValueError(f"non_finite.action: reload needs the hook {CHECKPOINT}")
-        check_specs(
-            (self.optimizer, "train.optimizer", 1, ()),
-            (self.schedule, "train.schedule", 1, ("to_progress",)),
-            (self.sampler, "train.sampler", 0, SAMPLER_RESOURCES),
-            *((s, f"train.augment.{n}", transform_args(s), ()) for n, s in self.augment.items()),
-            *((s, f"train.hooks.{n}", 0, HOOK_RESOURCES) for n, s in self.hooks.items()),
-            *((s, f"train.writers.{n}", 0, WRITER_RESOURCES) for n, s in self.writers.items()),
-        )
+        from detpipe.train.checks import section_mistakes
+
+        if mistakes := section_mistakes(self):
+            raise ConfigError(one_message("these settings cannot be used:", mistakes))
         return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _specs_too(cls, data: Any, handler: Callable[[Any], Self]) -> Self:
+        """Mistakes of specs are reported with those of other values, which hide them otherwise."""
+        try:
+            return handler(data)
+        except ValidationError as error:
+            found = error.errors()
+            if isinstance(data, Mapping) and any(e["loc"] for e in found):
+                raise _with_specs(error, data) from error
+            raise
 
     @property
     def rehearsal(self) -> bool:
         """Whether nothing of the run is to be kept."""
         return self.dry_run or self.overfit > 0
 
-    def _has(self, hook: str) -> bool:
-        return any(spec.use == hook for spec in self.hooks.values() if spec)
+
+def _with_specs(error: ValidationError, data: Mapping[str, Any]) -> ValidationError:
+    """``error``, and what is wrong with the specs of ``data`` that are complete."""
+    from detpipe.train.checks import specs_of
+
+    def spec(value: Any) -> Spec | None:
+        try:
+            return Spec.model_validate(value)
+        except ValidationError:
+            return None  # it is in ``error``
+
+    def specs(key: str) -> dict[str, Spec | None]:
+        section = data.get(key)
+        return {n: spec(s) for n, s in section.items()} if isinstance(section, Mapping) else {}
+
+    single = {key: spec(data[key]) for key in ("optimizer", "schedule", "sampler") if key in data}
+    augment = {
+        name: Spec(use=s.use, **{k: v for k, v in s.options.items() if k != "until"}) if s else None
+        for name, s in specs("augment").items()
+    }
+    mistakes = specs_of(single, augment=augment, hooks=specs("hooks"), writers=specs("writers"))
+    lines = [(e["type"], e["loc"], e["msg"], e["input"]) for e in error.errors()]
+    lines += [("value_error", (), mistake, None) for mistake in mistakes]
+    return ValidationError.from_exception_data(
+        error.title,
+        [
+            InitErrorDetails(
+                type=PydanticCustomError(kind, "{text}", {"text": text}),
+                loc=loc,
+                input=value,
+            )
+            for kind, loc, text, value in lines
+        ],
+    )

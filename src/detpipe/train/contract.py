@@ -249,7 +249,13 @@ def as_hook(thing: object) -> Hook:
             f"a {type(thing).__name__} is no hook: it has none of {', '.join(MOMENTS)}{hints}"
         )
     hook = Hook()
-    hook.phase = Phase(getattr(thing, "phase", Phase.MEASURE))
+    phase = getattr(thing, "phase", Phase.MEASURE)
+    if phase not in list(Phase):
+        raise ConfigError(
+            f"the phase of {type(thing).__name__} is {phase!r}; it is one of "
+            f"{', '.join(Phase.__members__)} of detpipe.train.contract.Phase"
+        )
+    hook.phase = Phase(phase)
     hook.saves = bool(getattr(thing, "saves", False))
     for name, method in methods.items():
         setattr(hook, name, method)

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_FALL = 0.9
+"""A smoothed loss that never gets below this share of its beginning has not fallen: batches differ
+by as much."""
+
 
 @dataclass(frozen=True)
 class LrRange:
@@ -220,7 +224,7 @@ def _evaluated(
         }
     )
     least = int(np.argmin(smoothed))
-    if least <= skip + 1:
+    if least <= skip + 1 or smoothed[least] > _FALL * smoothed[skip]:
         return LrRange(table, None, None, ending)
     slope = np.gradient(np.array(smoothed), np.log(rates))
     steepest = skip + int(np.argmin(slope[skip:least]))

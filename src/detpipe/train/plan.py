@@ -12,7 +12,6 @@ from detpipe.core.errors import ConfigError, one_message
 from detpipe.train.config import TrainConfig
 from detpipe.train.contract import whole_steps
 
-
 logger = logging.getLogger(__name__)
 
 MOST_STEPS = 10**12

@@ -6,6 +6,7 @@ Imports no torch, as the configuration it changes.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -89,8 +90,13 @@ def require_learned(losses: list[float], *, batches: int, steps: int) -> str:
     Raises:
         TrainingError: they are not.
     """
+    if not losses or not all(map(math.isfinite, losses)) or losses[0] <= 0:
+        raise TrainingError(
+            f"overfit: failed. Whether anything was learnt cannot be told: the losses are "
+            f"{losses or 'not there'}; their first must be above 0"
+        )
     first, last = losses[0], losses[-1]
-    share = last / first if first > 0 else 0.0
+    share = last / first
     told = (
         f"{steps} steps on {batches} batch(es): the loss went from {first:.4g} to {last:.4g}, "
         f"{share:.0%} of it"

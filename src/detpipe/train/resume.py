@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from detpipe.core.errors import CheckpointError, one_message
 from detpipe.train.checkpoint import CheckpointFolder
-from detpipe.train.config import TrainConfig
+from detpipe.train.config import BEST, TrainConfig
 from detpipe.train.plan import Plan
 
 logger = logging.getLogger(__name__)
@@ -30,6 +30,12 @@ MAY_CHANGE = (
     "stream.threads",
 )
 """Settings (and all below them) with which a run may be resumed although they differ."""
+
+ORDERED: Mapping[str, Callable[[str], str]] = {
+    "train.augment": lambda key: key.partition(".")[0],
+    "train.groups.patterns": lambda key: key.rpartition(".")[0],  # a pattern may have dots
+}
+"""Sections whose order counts, and the name in it that a flat key below belongs to."""
 
 
 def content_to_resume(
@@ -79,7 +85,11 @@ def make_room(checkpoints: CheckpointFolder) -> None:
 
     A finished run becomes ``<folder>_previous``, in place of an older one of that name; an
     unfinished or damaged one gets the time in its name, and stays until somebody removes it.
+
+    Raises:
+        CheckpointError: the folder cannot be written in, or what is in it cannot be moved.
     """
+    checkpoints.prepare()
     entries = checkpoints.entries()
     if checkpoints.finished:
         aside = checkpoints.put_aside(name="_previous")
@@ -90,7 +100,7 @@ def make_room(checkpoints: CheckpointFolder) -> None:
     elif entries:
         logger.warning(
             "'%s' held an unfinished run (step %d): it is now '%s'. To go on with it instead, "
-            "rename it back and set train.resume to true",
+            "move it back and set train.resume to true",
             checkpoints.path, entries[-1].step, checkpoints.put_aside(),
         )  # fmt: skip
     elif checkpoints.damaged():
@@ -102,43 +112,90 @@ def make_room(checkpoints: CheckpointFolder) -> None:
         checkpoints.clear()
 
 
+def newest(
+    checkpoints: CheckpointFolder, config: TrainConfig, hooks: Mapping[str, object]
+) -> dict[str, Any] | None:
+    """The newest checkpoint that is whole, None if there is none; the best one is marked.
+
+    Args:
+        checkpoints: the run's.
+        config: its settings.
+        hooks: all its hooks by name, as they were built.
+
+    Raises:
+        CheckpointError: see :meth:`CheckpointFolder.latest` and :func:`restore_best`.
+    """
+    content = checkpoints.latest()
+    if content is not None:
+        needed = config.publish == "best"
+        restore_best(checkpoints, content, hooks=markers(config, hooks), needed=needed)
+    return content
+
+
+def markers(config: TrainConfig, hooks: Mapping[str, object]) -> dict[str, object]:
+    """Those of ``hooks`` that mark the best step."""
+    return {name: hooks[name] for name, spec in config.hooks.items() if spec and spec.use == BEST}
+
+
 def restore_best(
     checkpoints: CheckpointFolder,
     content: Mapping[str, Any],
     *,
-    hooks: Sequence[str],
+    hooks: Mapping[str, object] | Sequence[str],
     needed: bool,
 ) -> None:
-    """Marks the best checkpoint again if the index does not say which it is.
+    """Marks the best checkpoint as the run remembers it: the index may be lost, or older.
 
     Args:
         checkpoints: the run's.
         content: the checkpoint to go on from; the hook that marked the best remembers its step.
-        hooks: names of such hooks.
+        hooks: such hooks by name, or their names alone. What one of them remembers of another
+            ``metric`` or ``mode`` than its own does not count.
         needed: whether the best weights are to be published.
 
     Raises:
-        CheckpointError: it is needed, the index was lost, and the best checkpoint is not there.
+        CheckpointError: it is needed, and the best checkpoint is not there.
     """
-    entries = checkpoints.entries()
-    if any(entry.best for entry in entries):
+    own = hooks if isinstance(hooks, Mapping) else dict.fromkeys(hooks)
+    states = [
+        state
+        for name, hook in own.items()
+        if (state := content["hooks"].get(name, {})).get("best") is not None
+        and all(state.get(key, now) == now for key, now in _watched(hook).items())
+    ]
+    if not states:
         return
-    states = [content["hooks"][name] for name in hooks if name in content["hooks"]]
-    remembered = [state for state in states if state.get("best") is not None]
-    for state in remembered:
-        if checkpoints.mark_best(state["best_step"], state["best"]):
-            logger.warning(
-                "the index of '%s' did not say which checkpoint is the best: step %d is marked "
-                "again, as its hook remembers it", checkpoints.path, state["best_step"],
-            )  # fmt: skip
-            return
-    if needed and remembered and any(entry.crc is None for entry in entries):
-        step = remembered[0]["best_step"]
-        raise CheckpointError(
-            f"the best weights cannot be published: the index of '{checkpoints.path}' was lost, "
-            f"and '{checkpoints.file(step).name}', which was the best, is not there. Put it back, "
-            f"set train.publish to final, or set train.resume to false for a new run"
+    state = max(states, key=lambda state: int(state["best_step"]))  # the last mark is what counts
+    step = state["best_step"]
+    marked = [entry.step for entry in checkpoints.entries() if entry.best]
+    if marked == [step]:
+        return
+    if checkpoints.mark_best(step, state["best"]):
+        logger.warning(
+            "the index of '%s' did not say which checkpoint is the best: step %d is marked "
+            "again, as its hook remembers it", checkpoints.path, step,
+        )  # fmt: skip
+    elif _damaged_after(checkpoints, content["state"]["step"]):
+        # A better one took its place and was damaged: the run is on its way there again.
+        logger.warning(
+            "the best checkpoint so far, '%s', is no longer there", checkpoints.file(step).name
         )
+    elif needed:
+        raise CheckpointError(
+            f"the best weights cannot be published: '{checkpoints.file(step).name}' in "
+            f"'{checkpoints.path}', which was the best, is not there. Put it back, set "
+            f"train.publish to final, or set train.resume to false for a new run"
+        )
+
+
+def _damaged_after(checkpoints: CheckpointFolder, step: int) -> bool:
+    here = checkpoints.file(step).name
+    return any(file.stem > here for file in checkpoints.damaged())
+
+
+def _watched(hook: object) -> dict[str, object]:
+    """What it looks at."""
+    return {key: getattr(hook, key) for key in ("metric", "mode") if hasattr(hook, key)}
 
 
 def describe_difference(
@@ -155,6 +212,11 @@ def describe_difference(
     """
     refused: list[str] = []
     allowed: list[str] = []
+    for section in ORDERED:
+        before, now = _names(old, section), _names(new, section)
+        if before != now and set(before) == set(now):
+            order = f"{', '.join(before)} → {', '.join(now)}"
+            refused.append(f"{section}: {order} (another order, which counts here)")
     old = {**_defaults(), **old}  # of settings that the version which wrote it did not have
     for key in sorted({*old, *new}):
         if old.get(key) == new.get(key) or (key not in new and old[key] == _defaults().get(key)):
@@ -163,6 +225,13 @@ def describe_difference(
         may = any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
         (allowed if may else refused).append(line)
     return refused, allowed
+
+
+def _names(settings: Mapping[str, Any], section: str) -> list[str]:
+    """What is in a section of flat ``settings``, in order, without what is taken out by null."""
+    below = f"{section}."
+    keys = [k for k, value in settings.items() if k.startswith(below) and value is not None]
+    return list(dict.fromkeys(ORDERED[section](key.removeprefix(below)) for key in keys))
 
 
 @functools.cache

@@ -47,12 +47,17 @@ class Scalars:
 
         Args:
             name: grouped by slashes: ``train/loss``, ``val/bbox/AP``, ``time/data``.
-            value: a number or a tensor of one element.
+            value: a number (of NumPy too) or a tensor of one element.
             how: what is written: ``mean`` over the log interval, the ``last`` one of the interval
                 (learning rate), or each one at its ``exact`` step (evaluation results).
+
+        Raises:
+            TypeError: it is not one number.
+            ValueError: the name is that of the column which says the step.
         """
-        if isinstance(value, Tensor):
-            value = value.detach()
+        if name == "step":
+            raise ValueError("scalars.put: 'step' says each row's step; call it 'mine/step' or so")
+        value = _one_number(name, value)
         self._latest[name] = (self.step, value)
         if how == "mean":
             if isinstance(value, Tensor):
@@ -160,6 +165,18 @@ class Scalars:
         for name, values in tensors.items():
             for value in torch.stack(values).flatten().tolist():
                 self._add(name, value)
+
+
+def _one_number(name: str, value: object) -> Value:
+    """A tensor is not read."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.detach()
+    try:
+        if not isinstance(value, (Tensor, str)):
+            return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"scalars.put('{name}', …) takes one number, got {value!r}")
 
 
 def _as_rows(unread: Sequence[_UnreadLosses]) -> list[list[float]]:

@@ -68,7 +68,9 @@ def polynomial(progress: float, *, power: Positive = 0.9, final: Factor = 0.0) -
 def multi_step(
     progress: float,
     *,
-    milestones: Sequence[Annotated[float, Field(ge=0, le=1)] | Duration],
+    milestones: Annotated[
+        Sequence[Annotated[float, Field(ge=0, le=1)] | Duration], Field(min_length=1)
+    ],
     gamma: Factor = 0.1,
     to_progress: Callable[[Duration], float],
 ) -> float:
@@ -165,23 +167,24 @@ def checked(schedule: Schedule, *, total_steps: int) -> Schedule:
     """
     some = min(PROBES, total_steps)
     steps = sorted({k * (total_steps - 1) // max(1, some - 1) for k in range(some)})
-    if not any([_factor(schedule, step, total_steps) for step in steps]):
+    factors = [_factor(schedule, step / total_steps) for step in steps]
+    if not any(factors):
         raise ConfigError(
-            f"train.schedule gives 0 at every step ({len(steps)} of {total_steps} were tried): "
-            f"nothing would be learnt; look at its options"
+            f"train.schedule gives 0 throughout the run ({len(steps)} steps were tried): nothing "
+            f"would be learnt; look at its options"
         )
     return schedule
 
 
-def _factor(schedule: Schedule, step: int, total_steps: int) -> float:
-    """The factor at ``step``.
+def _factor(schedule: Schedule, progress: float) -> float:
+    """The factor at ``progress``.
 
     Raises:
         ConfigError: there is none.
     """
-    place = f"progress {step / total_steps:.4g} (step {step} of {total_steps})"
+    place = f"progress {progress:.4g} (0 is the start of the run, 1 its end)"
     try:
-        given = schedule(step / total_steps)
+        given = schedule(progress)
     except ConfigError:
         raise
     except Exception as error:
