@@ -75,5 +75,5 @@ def plot(rates: pd.DataFrame) -> Figure:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     if len(groups.columns) > 1:
-        axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.15))
     return figure
