@@ -103,7 +103,7 @@ class WeightsDataset(AbstractDataset["Weights", "Weights"]):
             save_file(
                 {name: tensor.detach().cpu().contiguous() for name, tensor in data.state.items()},
                 temporary,
-                metadata={"detpipe": json.dumps(data.metadata), "format": "pt"},
+                metadata={"detpipe": json.dumps(data.metadata, sort_keys=True), "format": "pt"},
             )
             temporary.replace(self._filepath)
         finally:

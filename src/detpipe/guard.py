@@ -18,6 +18,7 @@ from detpipe.core.errors import ConfigError, DetpipeError, one_message
 from detpipe.data.config import StreamConfig
 from detpipe.evaluate.config import FilesConfig, PredictConfig, VerifyConfig
 from detpipe.models.config import ExportConfig
+from detpipe.train.config import TrainConfig
 from detpipe.train.preview import PreviewConfig
 
 if TYPE_CHECKING:
@@ -34,6 +35,11 @@ SECTIONS = (
 """The top-level sections of the parameters."""
 PATHS = ("raw", "pictures", "detections_file")
 """What ``--params`` may set beside them: paths that the catalog asks for."""
+_FIELDS = {
+    "train": TrainConfig.model_fields,
+    "stream": StreamConfig.model_fields,
+    "predict": PredictConfig.model_fields,
+}
 
 
 class Guard:
@@ -60,10 +66,14 @@ class Guard:
             if near:
                 mistakes.append(f"'{name}': did you mean '{near[0]}'?")
             elif name in runtime:
-                mistakes.append(f"'{name}': nothing reads it")
+                owners = [f"'{key}.{name}'" for key, model in _FIELDS.items() if name in model]
+                hint = f"did you mean {' or '.join(owners)}?" if owners else "nothing reads it"
+                mistakes.append(f"'{name}': {hint}")
         if mistakes:
             raise ConfigError(
-                one_message(f"unknown parameters (known: {', '.join(SECTIONS)}):", mistakes)
+                one_message(
+                    f"unknown parameters (known: {', '.join((*SECTIONS, *PATHS))}):", mistakes
+                )
             )
         _check_light_sections(context.config_loader["parameters"])
 

@@ -557,7 +557,7 @@ def test_the_better_of_average_and_model_is_published_and_said(tmp_path: Path, c
         again = train(folder, config(hooks={"ema": {"beside": True}}, resume=True))
         assert same(again.weights, result.weights)
         word = {"ema": "EMA", "model": "raw"}[which]
-        assert f"the {word} weights were better at the last evaluation" in caplog.text
+        assert f"published: the {word} weights of step 50" in caplog.text
 
 
 def test_an_average_beside_needs_an_evaluation() -> None:

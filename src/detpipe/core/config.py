@@ -47,20 +47,17 @@ class Frozen(BaseModel):
     @model_validator(mode="wrap")
     @classmethod
     def _name_unknown_keys(cls, data: Any, handler: Callable[[Any], Self]) -> Self:
-        """Adds "did you mean" to pydantic's "Extra inputs are not permitted"."""
+        """Says what was meant, where pydantic says "Extra inputs are not permitted"."""
         if isinstance(data, Mapping):
             unknown = [str(key) for key in data if key not in cls.model_fields]
-            hints = [
-                f"'{key}': did you mean '{near[0]}'?"
-                for key in unknown
-                if (near := difflib.get_close_matches(key, cls.model_fields, 1))
-            ]
-            if hints:
+            if unknown:
                 known = {k: v for k, v in data.items() if k in cls.model_fields}
-                mistakes = [f"unknown key {hint}" for hint in hints]
-                mistakes += [
-                    f"unknown key '{key}'" for key in unknown if not any(key in h for h in hints)
-                ]
+                mistakes = []
+                for key in unknown:
+                    near = difflib.get_close_matches(key, cls.model_fields, 1)
+                    there = f"there are {', '.join(cls.model_fields)}"
+                    hint = f"did you mean '{near[0]}'?" if near else there
+                    mistakes.append(f"unknown key '{key}': {hint}")
                 try:
                     handler(known)
                 except ValidationError as error:
@@ -105,6 +102,8 @@ class Duration(Frozen):
             unit = match[2].lower().rstrip("s") + "s"
             return {unit: float(match[1])}
         if isinstance(data, (int, float)) and not isinstance(data, bool):
+            if not data >= 0:
+                raise ValueError(f"a duration must be 0 or more, got {data}")
             raise ValueError(
                 f"{data} has no unit; write '{data} steps', '{data} epochs' or '{data} images'"
             )

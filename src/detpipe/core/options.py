@@ -69,7 +69,9 @@ def fitting_options(
                 continue
             names = [n for n in parameters if n not in positional and n not in provided]
             near = difflib.get_close_matches(name, names, 1)
-            hint = f"did you mean '{near[0]}'?" if near else f"it takes {', '.join(names)}"
+            hint = (
+                f"did you mean '{near[0]}'?" if near else f"it takes {', '.join(names) or 'none'}"
+            )
             mistakes.append(f"{use} has no option '{name}' ({hint})")
             continue
         if (wrong := _no_value(value, hints.get(name))) is not None:

@@ -266,8 +266,9 @@ class MaxTime(Hook):
     def on_step(self, ctx: LoopContext) -> None:
         """Ends the run at the first step after the time is up."""
         if perf_counter() >= self._end and not ctx.is_last:
+            time = timedelta(seconds=math.ceil(self._seconds))
             ctx.stop(
-                f"the time of {timedelta(seconds=self._seconds)} is up at step {ctx.state.step}; "
-                f"--params train.resume=true goes on",
+                f"the time of {time} is up at step {ctx.state.step}; --params train.resume=true "
+                f"goes on",
                 resumable=True,
             )

@@ -81,6 +81,11 @@ class Freeze(Hook):
         if self._until_step == 0:
             raise ConfigError(f"Freeze: until is {self._until}: nothing would ever be frozen")
         parameters, layers = self._chosen(model)
+        if self._until_step is not None and self._until_step >= ctx.total_steps:
+            logger.warning(
+                "Freeze: until %s is not before the end of the run (%d steps): what it freezes "
+                "never learns", self._until, ctx.total_steps,
+            )  # fmt: skip
         if self._until_step is not None and ctx.state.step >= self._until_step:
             logger.info("%s learn, since step %d", self._what(parameters, layers), self._until_step)
             return

@@ -77,7 +77,7 @@ class Evaluate(Hook):
         publish: given by the program, see ``train.publish``.
         compare: the metric by which the better of raw and averaged weights is chosen, with
             an EMA that is evaluated ``beside``. Then ``val/…`` is of the better ones, and
-            ``val_model/…`` and ``val_ema/…`` are of each.
+            ``val_model/…`` and ``val_ema/…`` are of each. At a tie the average counts.
         mode: whether more (``max``) or less (``min``) of it is better.
     """
 
@@ -164,9 +164,9 @@ class Evaluate(Hook):
         better = "model" if (raw - ema) * self._sign > 0 or math.isnan(ema) else "ema"
         ctx.eval_model = models[better]
         logger.info(
-            "step %d: the %s weights are better (%s: EMA %.4g, raw %.4g); they count, and would "
-            "be published", ctx.state.step, "EMA" if better == "ema" else "raw",
-            self._compare, ema, raw,
+            "step %d: the %s weights are %s (%s: EMA %.4g, raw %.4g): they count",
+            ctx.state.step, "EMA" if better == "ema" else "raw",
+            "as good" if ema == raw else "better", self._compare, ema, raw,
         )  # fmt: skip
         each = {}
         for which, result in results.items():

@@ -16,6 +16,7 @@ from detpipe.train.config import BEST, TrainConfig
 from detpipe.train.contract import LoopContext
 from detpipe.train.groups import describe
 from detpipe.train.plan import Plan
+from detpipe.train.result import TrainResult
 from detpipe.train.update import GradientUpdate
 
 logger = logging.getLogger(__name__)
@@ -75,7 +76,12 @@ def announce(
 
 
 def summarise(
-    ctx: LoopContext, checkpoints: CheckpointFolder, config: TrainConfig, *, seconds: float
+    ctx: LoopContext,
+    checkpoints: CheckpointFolder,
+    config: TrainConfig,
+    result: TrainResult,
+    *,
+    seconds: float,
 ) -> None:
     """Says how training ended: length, the last and the best numbers, where everything lies.
 
@@ -83,6 +89,7 @@ def summarise(
         ctx: of the run.
         checkpoints: the run's.
         config: the run's.
+        result: what is handed on.
         seconds: it took, in this process.
     """
     lines = [
@@ -100,9 +107,8 @@ def summarise(
     marked = [entry for entry in checkpoints.entries() if entry.best and entry.metric is not None]
     for entry in marked:
         lines.append(f"best {best} {entry.metric:.4g} at step {entry.step}")
-    if ctx.beside:
-        which = "raw" if ctx.eval_model is ctx.model else "EMA"
-        lines.append(f"the {which} weights were better at the last evaluation")
+    which = {"ema": "EMA", "model": "raw"}[result.source] if ctx.average is not None else ""
+    lines.append(f"published: the {which} weights of step {result.step}".replace("  ", " "))
     steps = ", ".join(str(entry.step) for entry in checkpoints.entries())
     if config.rehearsal:
         lines.append("nothing of it is kept")

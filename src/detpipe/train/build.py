@@ -97,8 +97,10 @@ def train_detector(
     started = perf_counter()
     with seeded(config.seed):
         ctx, written = run.fit(update, built=built, device=device, header=header, content=content)
-    summarise(ctx, checkpoints, config, seconds=perf_counter() - started)
-    return result_of(ctx, checkpoints, config, as_history(written()))
+    seconds = perf_counter() - started
+    result = result_of(ctx, checkpoints, config, as_history(written()))
+    summarise(ctx, checkpoints, config, result, seconds=seconds)
+    return result
 
 
 @dataclass(frozen=True)

@@ -73,13 +73,31 @@ def specs_of(single: Specs, *, augment: Specs, hooks: Specs, writers: Specs) -> 
     return [
         *mistakes,
         *_schedule(single.get("schedule")),
+        *_transforms(augment),
         *spec_mistakes(
             (single.get("sampler"), "train.sampler", 0, SAMPLER_RESOURCES),
-            *((s, f"train.augment.{n}", transform_args(s), ()) for n, s in augment.items()),
             *((s, f"train.hooks.{n}", 0, HOOK_RESOURCES) for n, s in hooks.items()),
             *((s, f"train.writers.{n}", 0, WRITER_RESOURCES) for n, s in writers.items()),
         ),
     ]
+
+
+def _transforms(augment: Specs) -> list[str]:
+    """Transforms are made at once: their own checks know more than their signatures."""
+    mistakes = []
+    for name, spec in augment.items():
+        where = f"train.augment.{name}"
+        wrong = spec_mistakes((spec, where, transform_args(spec), ()))
+        mistakes += wrong
+        if spec is None or wrong:
+            continue
+        from detpipe.data.augment import build
+
+        try:
+            build(spec)
+        except ConfigError as error:
+            mistakes.append(f"{where}: {error}")
+    return mistakes
 
 
 def _schedule(spec: Spec | None) -> list[str]:

@@ -204,8 +204,9 @@ class TrainConfig(Section):
     dry_run: bool = False
     """Two steps of everything, evaluation and reports too, on a few images; nothing is kept."""
     overfit: Batches = 0
-    """Learn this many batches by heart, without augmentation, and fail unless the loss gets near
-    zero: a self-test of data, model and settings. Nothing is kept; 0 is off."""
+    """Learn this many batches by heart, without augmentation, and fail unless the loss ends below a
+    tenth of what it began with: a self-test of data, model and settings. Nothing is kept; 0 is
+    off."""
 
     @field_validator("device")
     @classmethod

@@ -99,7 +99,7 @@ def require_learned(losses: list[float], *, batches: int, steps: int) -> str:
     share = last / first
     told = (
         f"{steps} steps on {batches} batch(es): the loss went from {first:.4g} to {last:.4g}, "
-        f"{share:.0%} of it"
+        f"{share:.1%} of it"
     )
     if share <= NEAR_ZERO:
         return f"overfit: passed. {told}"
