@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from detpipe.core.config import Duration, Spec, locate
 from detpipe.core.errors import TrainingError
-from detpipe.train.config import BEST, CHECKPOINT, EMA, EVALUATE, TrainConfig
+from detpipe.train.config import BEST, CHECKPOINT, EARLY_STOP, EMA, EVALUATE, TrainConfig
 from detpipe.train.plan import Plan
 
-EARLY_STOP = "detpipe.hooks.decide.EarlyStop"
 DRY_STEPS = 2
 MOST_STEPS = 500
 """Of learning by heart: longer runs are cut to this."""
