@@ -19,7 +19,31 @@ class Sampler(Protocol):
         ...
 
 
-class Cycle:
+class _Shuffled:
+    """Stretches of ``size`` places, each with an order of its own.
+
+    Args:
+        size: places of a stretch.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._number = -1
+        self._order: Ints = np.empty(0, np.int64)
+
+    def index(self, position: int) -> int:
+        """See :class:`Sampler`."""
+        number, place = divmod(position, self._size)
+        if number != self._number:  # only a cache: what it holds is a function of the number
+            self._order, self._number = self._order_of(number), number
+        return int(self._order[place])
+
+    def _order_of(self, number: int) -> Ints:
+        """``[size]``, the images of stretch ``number`` (0 is the first)."""
+        raise NotImplementedError
+
+
+class Cycle(_Shuffled):
     """Images in proportion to their weights, in cycles of ``length`` places.
 
     An image's share of a cycle is ``weight * length / sum(weights)``. In each cycle it has that
@@ -29,29 +53,21 @@ class Cycle:
     """
 
     def __init__(self, weights: Floats, *, length: int, seed: int) -> None:
+        super().__init__(length)
         self._images = np.flatnonzero(weights)
         ends = np.cumsum(weights[self._images]) * (length / weights.sum())
         ends[-1] = length  # whatever rounding says
-        self._ends, self._length, self._seed = ends, length, seed
-        self._cycle = -1
-        self._order: Ints = np.empty(0, np.int64)
+        self._ends, self._seed = ends, seed
 
-    def index(self, position: int) -> int:
-        """See :class:`Sampler`."""
-        cycle, place = divmod(position, self._length)
-        if cycle != self._cycle:  # only a cache: what it holds is a function of the cycle
-            self._order, self._cycle = self._order_of(cycle), cycle
-        return int(self._order[place])
-
-    def _order_of(self, cycle: int) -> Ints:
-        generator = np.random.Generator(np.random.PCG64([self._seed, cycle]))
-        places = generator.permutation(self._length)
-        marks = np.floor(self._ends + generator.random()).clip(max=self._length)
+    def _order_of(self, number: int) -> Ints:
+        generator = np.random.Generator(np.random.PCG64([self._seed, number]))
+        places = generator.permutation(self._size)
+        marks = np.floor(self._ends + generator.random()).clip(max=self._size)
         counts = np.diff(marks, prepend=0).astype(np.int64)
         return np.repeat(self._images, counts)[places]
 
 
-class Grouped:
+class Grouped(_Shuffled):
     """What another sampler gives, regrouped within windows.
 
     See :func:`detpipe.data.sampler.aspect_ratio_grouped`.
@@ -60,22 +76,13 @@ class Grouped:
     def __init__(
         self, inner: Sampler, ratios: Floats, *, edges: Floats, batch_size: int, seed: int
     ) -> None:
+        super().__init__(-(-len(ratios) // batch_size) * batch_size)
         self._inner, self._ratios, self._seed = inner, ratios, seed
         self._bins = np.searchsorted(edges, ratios, side="right")
         self._batch_size = batch_size
-        self._size = -(-len(ratios) // batch_size) * batch_size
-        self._window = -1
-        self._order: Ints = np.empty(0, np.int64)
 
-    def index(self, position: int) -> int:
-        """See :class:`Sampler`."""
-        window, place = divmod(position, self._size)
-        if window != self._window:  # only a cache: what it holds is a function of the window
-            self._order, self._window = self._order_of(window), window
-        return int(self._order[place])
-
-    def _order_of(self, window: int) -> Ints:
-        first = window * self._size
+    def _order_of(self, number: int) -> Ints:
+        first = number * self._size
         images = np.fromiter(
             (self._inner.index(p) for p in range(first, first + self._size)), np.int64, self._size
         )
@@ -87,7 +94,7 @@ class Grouped:
         kept = [group[:size] for group, size in zip(groups, whole, strict=True)]
         batches = np.concatenate([*kept, left]).reshape(-1, self._batch_size)
         # The 1 parts these numbers from those of a cycle with the same seed.
-        generator = np.random.Generator(np.random.PCG64([self._seed, window, 1]))
+        generator = np.random.Generator(np.random.PCG64([self._seed, number, 1]))
         return generator.permutation(batches).ravel()
 
 
