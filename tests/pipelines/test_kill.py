@@ -17,6 +17,7 @@ import pandas as pd
 import pytest
 
 from detpipe.train.checkpoint import CheckpointFolder
+from tests.trees import equal_trees
 
 from .conftest import Project
 from .forks import Forks
@@ -291,7 +292,7 @@ def equal_weights(runs: Runs, unbroken: Runs) -> None:
     for which in ("latest", "best"):
         mine, theirs = (getattr(r.checkpoints, which)() for r in (runs, unbroken))
         for part in ("state", "model", "ema", "optimizer", "rng"):
-            assert_equal(mine[part], theirs[part], f"{which}/{part}")
+            equal_trees(mine[part], theirs[part], f"{which}/{part}")
     assert [e.step for e in runs.checkpoints.entries()] == [
         e.step for e in unbroken.checkpoints.entries()
     ]
@@ -338,23 +339,4 @@ def equal_tracking(runs: Runs, unbroken: Runs) -> None:
     for key, history in mine.items():
         steps = [step for step, _ in history]
         assert len(set(steps)) == len(steps), f"{key}: a step twice"
-        assert_equal(history, theirs[key], key)
-
-
-def assert_equal(a: Any, b: Any, where: str) -> None:
-    """Bit for bit; NaN equals NaN."""
-    import torch
-
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            assert_equal(a[key], b[key], f"{where}/{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), where
-        for number, (x, y) in enumerate(zip(a, b, strict=True)):
-            assert_equal(x, y, f"{where}/{number}")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    else:
-        assert a == b or a != a, where
+        equal_trees(history, theirs[key], key)

@@ -24,6 +24,7 @@ from detpipe.train.content import load_checkpoint
 from detpipe.train.launch import torch_threads
 from detpipe.train.result import TrainResult
 from detpipe.train.resume import describe_difference, flat, newest
+from tests.trees import equal_trees
 
 from .real import real_run
 from .toys import ToyStream, config, detector, evaluate, same, timeless, train
@@ -69,22 +70,6 @@ def final_content(folder: Path) -> dict:
     }
     del content["config"]
     return content
-
-
-def equal_trees(a: object, b: object, where: str = "") -> None:
-    assert type(a) is type(b), where
-    if isinstance(a, dict):
-        assert a.keys() == b.keys(), where
-        for key in a:
-            equal_trees(a[key], b[key], f"{where}/{key}")
-    elif isinstance(a, (list, tuple)):
-        assert len(a) == len(b), where
-        for number, (x, y) in enumerate(zip(a, b, strict=True)):
-            equal_trees(x, y, f"{where}/{number}")
-    elif isinstance(a, torch.Tensor):
-        assert torch.equal(a, b), where
-    else:
-        assert a == b or a != a, where  # NaN is NaN
 
 
 EVERYTHING = {
