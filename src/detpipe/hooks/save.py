@@ -34,7 +34,7 @@ class Checkpoint(Hook):
         folder: Path,
         *,
         every: Every = Duration(epochs=1),  # noqa: B008 - it is frozen
-        keep: Annotated[int, Field(ge=0)] = 2,
+        keep: Annotated[int, Field(ge=1)] = 2,
         best: bool = True,
     ) -> None:
         self._folder = CheckpointFolder(folder, keep=keep)
