@@ -88,20 +88,18 @@ def fitting_options(
             ]
         except Exception:  # noqa: BLE001 - an annotation pydantic cannot read is no mistake of ours
             options[name] = value
-    missing = [
-        name
-        for name, p in parameters.items()
-        if p.default is p.empty
-        and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
-        and name not in positional
-        and name not in given
-        and name not in provided
-    ]
-    mistakes += [f"{use} needs the option '{name}'" for name in missing]
+    known = {*positional, *given, *provided}
+    mistakes += [f"{use} needs the option '{n}'" for n in _required(parameters) if n not in known]
     mistakes += _wrong_positions(use, parameters.values(), args=args)
     if mistakes:
         raise ConfigError("; ".join(mistakes))
     return options
+
+
+def _required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Names of what has no default."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [n for n, p in parameters.items() if p.default is p.empty and p.kind in named]
 
 
 _MEMBER = re.compile(r"constrained-\w+$|(function|chain|list|tuple|dict|int-enum)[\w-]*\[")

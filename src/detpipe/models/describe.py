@@ -86,29 +86,37 @@ def describe_model(
         measured = _measure(probe, batch, precision=precision)
         latency = _latency(probe, batch.images[0], runs=latency_runs, warm_up=warm_up)
     height, width = batch.images[0].shape[-2:]
-    rows = []
-    for name, module in model.named_modules():
-        if name and name.count(".") >= depth:
-            continue
-        costs = measured[name]
-        parameters = list(module.parameters())
-        rows.append(
-            {
-                "module": name or "(whole model)",
-                "type": type(module).__name__,
-                "parameters": sum(p.numel() for p in parameters),
-                "trainable": sum(p.numel() for p in parameters if p.requires_grad),
-                "flops": costs.flops,
-                "activations": costs.activations,
-                "training_mib": costs.saved / 2**20,
-                **(latency if not name else dict.fromkeys(latency, math.nan)),
-                "image": f"{height} × {width}",
-                "batch_size": len(batch),
-                "precision": precision,
-                "device": str(device),
-            }
-        )
+    conditions = {
+        "image": f"{height} × {width}",
+        "batch_size": len(batch),
+        "precision": precision,
+        "device": str(device),
+    }
+    unknown = dict.fromkeys(latency, math.nan)
+    rows = [
+        {
+            "module": name or "(whole model)",
+            **_counts(module, measured[name]),
+            **(unknown if name else latency),
+            **conditions,
+        }
+        for name, module in model.named_modules()
+        if not name or name.count(".") < depth
+    ]
     return pd.DataFrame(rows)
+
+
+def _counts(module: nn.Module, costs: _Costs) -> dict[str, Any]:
+    """What does not depend on the machine."""
+    parameters = list(module.parameters())
+    return {
+        "type": type(module).__name__,
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        "flops": costs.flops,
+        "activations": costs.activations,
+        "training_mib": costs.saved / 2**20,
+    }
 
 
 class _Costs(NamedTuple):
