@@ -105,7 +105,7 @@ class CheckpointFolder:
     def entries(self) -> list[Entry]:
         """What is there, oldest first; files count, the index only describes them."""
         files = {int(m[1]) for f in self.path.glob("step_*.pt") if (m := _NAME.fullmatch(f.name))}
-        described = {entry.step: entry for entry in self._read_index()}
+        described = {entry.step: entry for entry in _read_index(self.path / INDEX)}
         return [described.get(step, Entry(step)) for step in sorted(files)]
 
     def file(self, step: int) -> Path:
@@ -123,7 +123,7 @@ class CheckpointFolder:
         """
         for entry in reversed(self.entries()):
             try:
-                return self._load(entry)
+                return _load(self.file(entry.step), entry.crc)
             except DamagedCheckpointError as error:
                 file = self.file(entry.step)
                 logger.warning("%s; the checkpoint before it is taken", error)
@@ -147,7 +147,8 @@ class CheckpointFolder:
         Raises:
             CheckpointError: it is damaged.
         """
-        return next((self._load(entry) for entry in self.entries() if entry.best), None)
+        best = (entry for entry in self.entries() if entry.best)
+        return next((_load(self.file(entry.step), entry.crc) for entry in best), None)
 
     def mark_best(self, step: int, metric: float | None) -> bool:
         """The checkpoint of ``step`` is the best, whatever the index says; False without it.
@@ -246,41 +247,41 @@ class CheckpointFolder:
             ) from error
         return checked.value
 
-    def _load(self, entry: Entry) -> dict[str, Any]:
-        file = self.file(entry.step)
-        try:
-            crc = crc_of(file) if entry.crc is not None else None
-        except PermissionError as error:
-            raise CheckpointError(f"checkpoint '{file}' must not be read ({error})") from error
-        except OSError as error:
-            raise DamagedCheckpointError(f"checkpoint '{file}' is damaged ({error})") from error
-        if crc != entry.crc:
-            raise DamagedCheckpointError(
-                f"checkpoint '{file}' is damaged (its checksum is another)"
-            )
-        return load_checkpoint(file)
-
-    def _read_index(self) -> list[Entry]:
-        try:
-            text = (self.path / INDEX).read_text()
-            return [Entry(**entry) for entry in json.loads(text)["checkpoints"]]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise CheckpointError(f"'{self.path / INDEX}' cannot be read: {error}") from error
-        except (ValueError, KeyError, TypeError) as error:
-            logger.warning(
-                "'%s' cannot be read (%s): which checkpoint is the best is not known any more",
-                self.path / INDEX, error,
-            )  # fmt: skip
-            return []
-
     def _write_index(self, entries: Sequence[Entry]) -> None:
         lines = [asdict(entry) for entry in entries]
         text = json.dumps({"format": FORMAT, "checkpoints": lines}, indent=1)
         index = self.path / INDEX
         with _explained(f"'{index}' could not be written"), whole_file(index) as file:
             file.write(text.encode())
+
+
+def _load(file: Path, known: int | None) -> dict[str, Any]:
+    """The content of a file whose checksum is ``known``, if it is."""
+    try:
+        crc = crc_of(file) if known is not None else None
+    except PermissionError as error:
+        raise CheckpointError(f"checkpoint '{file}' must not be read ({error})") from error
+    except OSError as error:
+        raise DamagedCheckpointError(f"checkpoint '{file}' is damaged ({error})") from error
+    if crc != known:
+        raise DamagedCheckpointError(f"checkpoint '{file}' is damaged (its checksum is another)")
+    return load_checkpoint(file)
+
+
+def _read_index(file: Path) -> list[Entry]:
+    try:
+        text = file.read_text()
+        return [Entry(**entry) for entry in json.loads(text)["checkpoints"]]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(f"'{file}' cannot be read: {error}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        logger.warning(
+            "'%s' cannot be read (%s): which checkpoint is the best is not known any more",
+            file, error,
+        )  # fmt: skip
+        return []
 
 
 @contextlib.contextmanager
