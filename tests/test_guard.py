@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import logging
+import sys
 
 import pytest
 from rich.console import Console
@@ -81,6 +82,14 @@ def test_a_mistake_in_mlflow_yml_is_refused(project):
 def test_what_is_not_there_yet_is_named_with_the_pipeline_that_makes_it(project, pipeline):
     with pytest.raises(DetpipeError, match=r"boxes, classes.*: kedro run --pipeline data makes"):
         project.run(pipeline)
+
+
+def test_where_there_are_no_locks_everything_else_is_looked_at(project, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
+    with pytest.raises(DetpipeError, match="kedro run --pipeline data makes"):
+        project.run("preview")
+    project.run("data")
+    assert "results: " in project.path("08_reporting/sample/run.log").read_text()
 
 
 def test_no_pipeline_works_on_tables_of_labels_that_were_edited_since(project):

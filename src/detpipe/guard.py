@@ -85,13 +85,17 @@ class Guard:
             DetpipeError: another process has it, or what the pipeline reads is not there yet, or
                 is not of the annotation files any more.
         """
+        self._release()
+        _require_inputs(pipeline, catalog)
+        _require_current_tables(pipeline, catalog)
+        self._take_lock(catalog)
+        self._log = _log_to_file(pipeline, catalog)
+
+    def _take_lock(self, catalog: CatalogProtocol) -> None:
         try:
             import fcntl
         except ImportError:  # no such locks on Windows
             return
-        self._release()
-        _require_inputs(pipeline, catalog)
-        _require_current_tables(pipeline, catalog)
         file = catalog.load("run_lock")
         file.parent.mkdir(parents=True, exist_ok=True)
         lock = file.open("a+")
@@ -113,12 +117,10 @@ class Guard:
         if not self._forks:  # or a worker would hold the lock when only the main process is killed
             os.register_at_fork(after_in_child=self._release)
             self._forks = True
-        self._log = _log_to_file(pipeline, catalog)
 
     @hook_impl
     def after_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
-        """Gives the lock back, and says where the results lie."""
-        self._release()
+        """Says where the results lie, and gives the lock back."""
         folders = {
             Path(str(path)).parent
             for name in pipeline.all_outputs()
@@ -127,6 +129,7 @@ class Guard:
         }
         if folders:
             logger.info("results: %s", ", ".join(sorted(map(str, folders))))
+        self._release()
 
     @hook_impl
     def on_pipeline_error(self, error: Exception) -> None:
@@ -193,8 +196,7 @@ def _log_to_file(pipeline: Pipeline, catalog: CatalogProtocol) -> logging.Handle
 
     A new run begins a new file, a resumed one goes on in it.
     """
-    trains = any(node.name == "training.train" for node in pipeline.nodes)
-    train = catalog.load("params:train") if trains else None
+    train = catalog.load("params:train") if "params:train" in pipeline.inputs() else None
     if train is not None and train.rehearsal:
         return None
     file = catalog.load("run_log")
