@@ -10,7 +10,7 @@ table whenever it is loaded or saved.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pandas as pd
@@ -31,12 +31,14 @@ class Table:
         columns: column → kind.
         rules: (sentence, function that gives a boolean Series: True where the rule holds).
         unique: columns that together must not repeat; empty for none.
+        optional: columns, with their kinds, that are kept where they are and not asked for.
     """
 
     name: str
     columns: Mapping[str, Kind]
     rules: tuple[tuple[str, Callable[[pd.DataFrame], pd.Series]], ...] = ()
     unique: tuple[str, ...] = ()
+    optional: Mapping[str, Kind] = field(default_factory=dict)
 
     def empty(self) -> pd.DataFrame:
         """The table without rows, dtypes set."""
@@ -58,7 +60,8 @@ class Table:
                 f"it has {', '.join(map(str, frame.columns))}"
             )
         mistakes, columns = [], {}
-        for column, kind in self.columns.items():
+        there = {column: kind for column, kind in self.optional.items() if column in frame}
+        for column, kind in {**self.columns, **there}.items():
             try:
                 columns[column] = _convert(frame[column], kind)
             except (TypeError, ValueError) as error:
@@ -125,9 +128,11 @@ IMAGES = Table(
         ),
     ),
     unique=("image_id",),
+    optional={"group": "str"},
 )
 """One row an image, those without boxes too. ``path`` is relative to the data set's root;
-``width`` and ``height`` are those of the upright image (EXIF applied)."""
+``width`` and ``height`` are those of the upright image (EXIF applied). ``group`` is the video,
+patient or scene it belongs to, '' for none: a split keeps a group together."""
 
 BOXES = Table(
     "boxes",
@@ -136,8 +141,10 @@ BOXES = Table(
         "x1": "float", "y1": "float", "x2": "float", "y2": "float",
         "area": "float", "iscrowd": "bool", "difficult": "bool",
     },
+    optional={"extra": "str"},
 )  # fmt: skip
-"""One row an object."""
+"""One row an object. ``extra`` is a JSON object of what else its source says of it, by the source's
+names (``segmentation``, ``truncated``, …), '' for nothing."""
 
 CLASSES = Table("classes", {"class_name": "str"}, unique=("class_name",))
 """The classes in the order of the model's labels 1..C (0 is background)."""

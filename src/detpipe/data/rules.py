@@ -1,0 +1,173 @@
+"""The rules of the data check: what each one finds, how grave it is, what is done about it.
+
+Configuration changes them by name or pattern: ``data.check.rules`` (imports nothing heavy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+Severity = Literal["error", "warning", "info"]
+Action = Literal["error", "drop", "clip", "fix", "keep", "ignore"]
+
+
+class Rule(NamedTuple):
+    """One kind of finding.
+
+    Attributes:
+        severity: of its rows in the ``issues`` table, unless the action is ``error``.
+        action: what is done unless configuration says otherwise. ``error``: the data set is
+            refused; ``drop``: the record is left out; ``clip``, ``fix``: put right in the tables,
+            never in the user's files; ``keep``: it stays as it is, and is reported; ``ignore``: it
+            stays as it is, without a word.
+        allowed: the actions that configuration may choose.
+        about: what was found and what the action means, one sentence.
+    """
+
+    severity: Severity
+    action: Action
+    allowed: tuple[Action, ...]
+    about: str
+
+
+_REPORT: tuple[Action, ...] = ("keep", "ignore", "error")
+_LEAVE_OUT: tuple[Action, ...] = ("drop", "error")
+_EITHER: tuple[Action, ...] = ("keep", "drop", "ignore", "error")
+_ALWAYS: tuple[Action, ...] = ("error",)
+_SKIPPED: tuple[Action, ...] = ("error", "drop")
+"""Of records that the reader leaves out anyhow."""
+
+RULES: Mapping[str, Mapping[str, Rule]] = {
+    "Pictures": {
+        "no_images": Rule("error", "error", _ALWAYS,
+            "there is not one image, or not one that can be used"),
+        "missing_image": Rule("error", "error", _LEAVE_OUT,
+            "the file is not there; `drop` leaves out the image and its boxes"),
+        "undecodable_image": Rule("error", "error", _LEAVE_OUT,
+            "empty, truncated, no picture, or too large to be one; `drop` as above"),
+        "ambiguous_image": Rule("error", "error", _SKIPPED,
+            "several files fit the name: write the full name"),
+        "unlisted_picture": Rule("info", "keep", _REPORT,
+            "picture files beside the listed ones that no annotation names; they are not used"),
+        "size_mismatch": Rule("warning", "fix", ("fix", "ignore", "error"),
+            "the listed size is not the file's, which decides; look whether the boxes fit"),
+        "size_swapped": Rule("warning", "fix", ("fix", "ignore", "error"),
+            "listed width and height are exchanged; the file's size decides"),
+        "size_before_exif": Rule("warning", "fix", ("fix", "ignore", "error"),
+            "the listed size is that before the EXIF rotation; the picture is used upright"),
+        "more_than_8_bits": Rule("info", "fix", ("fix", "ignore", "error"),
+            "each such picture is scaled to 8 bits by its own range"),
+        "image_listed_twice": Rule("warning", "keep", _REPORT, "two records name one file"),
+        "image_in_two_splits": Rule("warning", "keep", _REPORT,
+            "two records in different splits name one file (a leak)"),
+        "same_picture": Rule("info", "keep", _EITHER,
+            "files of equal content; `drop` keeps the first"),
+        "same_picture_in_two_splits": Rule("warning", "keep", _EITHER,
+            "a leak: files of equal content in several splits; `drop` takes them out of train"),
+        "near_duplicate": Rule("info", "ignore", _EITHER,
+            "pictures of one split that look the same (perceptual hash); `drop` keeps the first"),
+        "near_duplicate_in_two_splits": Rule("warning", "keep", _EITHER,
+            "pictures that look the same in several splits; `drop` takes them out of train"),
+        "images_without_boxes": Rule("info", "keep", _REPORT,
+            "kept as images without objects"),
+        "image_path": Rule("info", "keep", _REPORT,
+            "found without the leading folders of the path"),
+        "image_spelling": Rule("info", "keep", _REPORT,
+            "found in spite of other case or Unicode form"),
+        "image_ending": Rule("info", "keep", _REPORT, "found by the name without ending"),
+    },
+    "Boxes": {
+        "boxes_are_shares": Rule("error", "error", _ALWAYS,
+            "nearly all boxes lie within 0..1: multiply by the image's width and height"),
+        "box_not_a_number": Rule("warning", "drop", _LEAVE_OUT, "a coordinate is no number"),
+        "box_inverted": Rule("warning", "drop", ("drop", "fix", "error"),
+            "x2 < x1 or y2 < y1; `fix` exchanges them"),
+        "box_without_area": Rule("warning", "drop", _LEAVE_OUT, "no width or no height"),
+        "box_outside": Rule("warning", "drop", _LEAVE_OUT, "wholly outside its image"),
+        "box_of_unknown_image": Rule("warning", "drop", _LEAVE_OUT, "its image is not listed"),
+        "box_outside_mismatched_image": Rule("error", "error", _SKIPPED,
+            "outside an image whose listed size was wrong: it was made for another picture"),
+        "box_partly_outside": Rule("warning", "clip", ("clip", "drop", "error"),
+            "beyond the edge by more than 0.01 pixel"),
+        "tiny_box": Rule("info", "keep", _EITHER,
+            "smaller than `data.check.tiny` pixels at the size at which the model sees it"),
+        "many_boxes": Rule("warning", "keep", _REPORT,
+            "an image has more objects than `evaluate.max_detections` allows to be found"),
+        "duplicate_box": Rule("warning", "keep", _EITHER,
+            "same image, class and corners: one object counted twice; `drop` keeps the first"),
+        "duplicate_annotation_id": Rule("warning", "fix", ("fix", "ignore", "error"),
+            "all are numbered anew"),
+    },
+    "Classes and splits": {
+        "no_class_name": Rule("error", "error", _LEAVE_OUT[::-1], "a box without a class"),
+        "class_name_cleaned": Rule("info", "fix", ("fix", "ignore", "error"),
+            "blanks around a name taken off, letters in Unicode form NFC: one class"),
+        "similar_class_names": Rule("info", "keep", _REPORT,
+            "names that differ in case, blanks or punctuation only; `data.reader` can rename them"),
+        "unreadable_text": Rule("warning", "keep", _REPORT,
+            "a name holds replacement or control characters: read in the wrong encoding"),
+        "unknown_class": Rule("error", "error", _LEAVE_OUT[::-1],
+            "a class that is not in the data set's list of classes"),
+        "class_without_boxes": Rule("info", "drop", ("drop", "keep", "error"),
+            "left out of the model; `keep` makes it an output that nothing trains"),
+        "class_not_in_split": Rule("warning", "keep", _REPORT,
+            "a class has boxes in some splits only"),
+        "split_without_boxes": Rule("warning", "keep", _REPORT,
+            "no ground truth: its scores will be empty"),
+    },
+    "COCO": {
+        "no_file_name": Rule("error", "error", _SKIPPED, "an image record without `file_name`"),
+        "duplicate_image_id": Rule("error", "error", _SKIPPED,
+            "one id, several files; of the same file it is listed once, with a warning"),
+        "duplicate_category_id": Rule("error", "error", _ALWAYS, "one id, several names"),
+        "duplicate_category_name": Rule("warning", "fix", ("fix", "ignore", "error"),
+            "categories of one name become one class"),
+        "no_categories": Rule("warning", "keep", _REPORT,
+            "names are taken from the other files, or the number is the name"),
+        "class_not_in_file": Rule("warning", "keep", _REPORT,
+            "the class is in other files of the set only"),
+        "no_annotations": Rule("warning", "keep", _REPORT,
+            "`annotations` is missing: its images are taken as images without objects"),
+        "image_ids": Rule("info", "keep", _REPORT,
+            "the files use the same ids: the split is put in front"),
+        "annotation_ids": Rule("info", "keep", _REPORT, "likewise, or numbered anew"),
+        "id_spelling": Rule("info", "keep", _REPORT, "ids matched as numbers (`\"0001\"` = 1)"),
+    },
+    "VOC": {
+        "no_annotation_file": Rule("error", "error", _SKIPPED,
+            "a list names an image without XML; `drop` leaves it out"),
+        "not_in_a_list": Rule("info", "keep", _REPORT, "XML files in none of the lists"),
+    },
+    "YOLO": {
+        "malformed_line": Rule("error", "error", _SKIPPED, "a label line that cannot be read"),
+        "labels_in_pixels": Rule("error", "error", _ALWAYS,
+            "most coordinates are beyond 0..1: they must be shares of the image"),
+        "share_beyond_0_1": Rule("warning", "keep", _REPORT,
+            "treated as a box that lies outside its image"),
+        "no_labels": Rule("error", "error", ("error", "keep", "ignore"),
+            "not one image of a folder has a label file; a warning where other folders have"),
+        "no_label_file": Rule("info", "keep", _REPORT, "taken as images without objects"),
+        "polygons": Rule("info", "keep", _REPORT, "their boxes are used"),
+        "path_assumed": Rule("info", "keep", _REPORT, "a folder of the YAML was found elsewhere"),
+        "no_class_names": Rule("warning", "keep", _REPORT,
+            "`names` is missing: numbers serve as names"),
+        "class_count": Rule("warning", "keep", _REPORT, "`nc` and `names` differ: `names` counts"),
+        "split_without_images": Rule("warning", "keep", _REPORT,
+            "the YAML names a folder without images"),
+    },
+    "csv": {
+        "columns": Rule("info", "keep", _REPORT, "how the columns were told"),
+        "decimal_comma": Rule("error", "error", _ALWAYS, "write numbers with a decimal point"),
+        "empty_image_row": Rule("info", "keep", _REPORT,
+            "rows of zeros or blanks are images without objects"),
+        "score_column": Rule("warning", "keep", _REPORT,
+            "the file may hold predictions; its boxes are taken as the truth"),
+    },
+}  # fmt: skip
+"""Group → rule → what it is. The check itself, or the reader of the group's name, finds it."""
+
+RULE_OF: Mapping[str, Rule] = {
+    name: rule for group in RULES.values() for name, rule in group.items()
+}
+"""Rule by name."""

@@ -1,0 +1,271 @@
+"""Which image is for what: train, val or test."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from detpipe.core.errors import DataError
+from detpipe.core.tables import IMAGES
+from detpipe.data.config import SplitConfig
+
+logger = logging.getLogger(__name__)
+
+SPLITS = ("train", "val", "test")
+"""The names of the splits from here on."""
+
+_COMMON_NAMES: Mapping[str, str] = {
+    "train": "train", "training": "train",
+    "val": "val", "valid": "val", "validation": "val", "dev": "val",
+    "test": "test", "testing": "test",
+}  # fmt: skip
+
+
+def split(images: pd.DataFrame, boxes: pd.DataFrame, config: SplitConfig) -> pd.DataFrame:
+    """The ``images`` table with ``split`` one of train, val, test.
+
+    With ``by: own`` the data set's names are translated, first by ``rename``, then common ones.
+    With ``by: ratio`` or ``folds`` images are drawn anew, stratified: each class (and the images
+    without objects) is shared out like the whole. Images of one group (``images.group``, or what
+    ``group_pattern`` finds in their paths) stay together. The result depends on the images' paths,
+    their classes and groups, and the seed only, not on the order of rows; one file listed twice
+    goes to one split.
+
+    Raises:
+        DataError: a split's name is unknown, an image has none, a path does not fit
+            ``group_pattern``, or there are fewer groups than ``folds``.
+    """
+    groups = _groups(images, config)
+    images = images.copy()
+    if config.by == "own":
+        images["split"] = _own(images["split"], config)
+    else:
+        images["split"] = _drawn(images, boxes, groups, config)
+    if groups is not None:
+        _warn_about_torn_groups(images["split"], groups)
+    counts = images["split"].value_counts()
+    logger.info("split: %s", ", ".join(f"{name} {counts.get(name, 0)}" for name in SPLITS))
+    empty = [name for name in SPLITS if name not in counts]
+    if empty:
+        logger.warning("no image in: %s", ", ".join(empty))
+    return IMAGES.make(images)
+
+
+# --- the data set's own ------------------------------------------------------------------------
+
+
+def _own(splits: pd.Series, config: SplitConfig) -> pd.Series:
+    there = ", ".join(f"'{name}' ({count})" for name, count in splits.value_counts().items())
+    without = int((splits == "").sum())
+    if without:
+        raise DataError(
+            f"{without} of {len(splits)} images belong to no split (the data set has {there}); "
+            f"draw one with data.split.by: ratio"
+        )
+    target = _meanings(splits, config)
+    unknown = [f"'{name}'" for name, meaning in target.items() if meaning is None]
+    if unknown:
+        raise DataError(
+            f"unknown split(s) {', '.join(unknown)}; the data set has {there}. Say which of "
+            f"{', '.join(SPLITS)} each one is with data.split.rename, or use data.split.by: ratio"
+        )
+    return splits.map(target)
+
+
+def _meanings(splits: pd.Series, config: SplitConfig) -> dict[str, str | None]:
+    """Own name → train, val, test, or None."""
+    wrong = sorted(set(config.rename.values()) - set(SPLITS))
+    if wrong:
+        raise DataError(f"data.split.rename: {', '.join(wrong)} is none of {', '.join(SPLITS)}")
+    return {
+        str(name): config.rename.get(name, _COMMON_NAMES.get(str(name).strip().lower()))
+        for name in splits.unique()
+    }
+
+
+# --- groups ------------------------------------------------------------------------------------
+
+
+def _groups(images: pd.DataFrame, config: SplitConfig) -> pd.Series | None:
+    """The group of each image; None where there are none. Images without one are their own."""
+    named = images["group"] if "group" in images and (images["group"] != "").any() else None
+    if config.group_pattern is None:
+        return None if named is None else named.where(named != "", images["path"])
+    if named is not None:
+        raise DataError(
+            "data.split.group_pattern is given, and the reader gives groups too (its option "
+            "'group', or a column of that name): take one of them away"
+        )
+    pattern = re.compile(config.group_pattern)
+    found = images["path"].str.extract(
+        config.group_pattern if pattern.groups else f"({config.group_pattern})"
+    )[0]
+    unfit = images["path"][found.isna()]
+    if len(unfit):
+        raise DataError(
+            f"data.split.group_pattern '{config.group_pattern}' is not found in {len(unfit)} of "
+            f"{len(images)} paths, the first: '{unfit.iloc[0]}'"
+        )
+    logger.info("split: %d groups of images, by data.split.group_pattern", found.nunique())
+    return found
+
+
+def _warn_about_torn_groups(splits: pd.Series, groups: pd.Series) -> None:
+    torn = splits.groupby(groups).nunique()
+    torn = torn[torn > 1]
+    if len(torn):
+        logger.warning(
+            "%d of %d groups have images in several splits, the first: '%s'; results on images "
+            "like those that were trained on say little",
+            len(torn), groups.nunique(), str(torn.index[0]).replace("[", "("),
+        )  # fmt: skip
+
+
+# --- drawn -------------------------------------------------------------------------------------
+
+
+def _drawn(
+    images: pd.DataFrame, boxes: pd.DataFrame, groups: pd.Series | None, config: SplitConfig
+) -> pd.Series:
+    """Iterative stratification (Sechidis et al. 2011); of single images in exact numbers."""
+    kept = _kept(images["split"], config)
+    free = images[kept.isna()]
+    units = free["path"] if groups is None else groups[free.index]
+    names, has, weights = _counted(free, units, boxes)
+    if config.by == "folds":
+        chosen = _fold_of(has, weights, config, test_is_kept=(kept == "test").any())
+    else:
+        names_of = [name for name in SPLITS if not (kept == name).any()]
+        shares = np.array([getattr(config, name) for name in names_of], dtype=float)
+        if not shares.sum():
+            raise DataError(
+                f"data.split.keep leaves {len(free)} images for {', '.join(names_of)}, and the "
+                f"shares of these are 0"
+            )
+        shares = shares if len(shares) == len(SPLITS) else shares / shares.sum()
+        parts = _stratify(has, weights, shares, seed=config.seed)
+        chosen = np.array(names_of)[parts]
+    split_of = dict(zip(names, chosen.tolist(), strict=True))
+    return kept.where(kept.notna(), units.map(split_of).reindex(images.index))
+
+
+def _kept(splits: pd.Series, config: SplitConfig) -> pd.Series:
+    """train, val or test where the own split stays, else NaN."""
+    absent = [name for name in config.keep if not (splits == name).any()]
+    if absent:
+        there = ", ".join(f"'{name}'" for name in splits.unique())
+        raise DataError(
+            f"data.split.keep: there is no split {', '.join(absent)}; the data set has {there}"
+        )
+    chosen = splits[splits.isin(config.keep)]
+    target = _meanings(chosen, config)
+    if unknown := [name for name, meaning in target.items() if meaning is None]:
+        raise DataError(
+            f"data.split.keep: say which of {', '.join(SPLITS)} {', '.join(unknown)} is with "
+            f"data.split.rename"
+        )
+    if len(chosen) == len(splits) and len(splits):
+        raise DataError("data.split.keep names every split there is: use data.split.by: own")
+    return splits.map(target).where(splits.isin(config.keep))
+
+
+def _counted(
+    images: pd.DataFrame, units: pd.Series, boxes: pd.DataFrame
+) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Names of the units in order, ``[N, K]`` images with class k in each, ``[N]`` images."""
+    by_path = pd.Series(units.to_numpy(), index=images["path"].to_numpy())
+    by_path = by_path[~by_path.index.duplicated()].sort_index()
+    paths, names = pd.Index(by_path.index), sorted(by_path.unique())
+    unit_of = pd.Index(names).get_indexer(pd.Index(by_path))
+    path_of = pd.Series(images["path"].to_numpy(), index=images["image_id"].to_numpy())
+    held = boxes[boxes["image_id"].isin(path_of.index)]
+    classes = pd.Index(sorted(held["class_name"].unique()))
+    pairs = np.unique(
+        paths.get_indexer(held["image_id"].map(path_of)).astype(np.int64) * len(classes)
+        + classes.get_indexer(held["class_name"])
+    )
+    has = np.zeros((len(names), len(classes) + 1), dtype=np.int64)
+    rows = pairs // max(1, len(classes))
+    np.add.at(has, (unit_of[rows], pairs % max(1, len(classes))), 1)
+    empty = np.setdiff1d(np.arange(len(paths)), rows)
+    np.add.at(has[:, -1], unit_of[empty], 1)  # images without objects are a class of their own
+    return names, has, np.bincount(unit_of, minlength=len(names))
+
+
+def _fold_of(
+    has: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.int64],
+    config: SplitConfig,
+    *,
+    test_is_kept: bool,
+) -> npt.NDArray[np.str_]:
+    """test: the same for every fold; val: the part number ``fold`` of the rest; train: all else."""
+    chosen = np.full(len(has), "train", dtype="<U5")
+    rest = np.arange(len(has))
+    if config.test and not test_is_kept:
+        aside = _stratify(has, weights, np.array([1 - config.test, config.test]), seed=config.seed)
+        chosen[aside == 1] = "test"
+        rest = rest[aside == 0]
+    if len(rest) < config.folds:
+        raise DataError(
+            f"data.split.folds is {config.folds}, and there are {len(rest)} images (or groups of "
+            f"them) to divide"
+        )
+    shares = np.full(config.folds, 1 / config.folds)
+    parts = _stratify(has[rest], weights[rest], shares, seed=config.seed)
+    chosen[rest[parts == config.fold]] = "val"
+    return chosen
+
+
+def _stratify(
+    has: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.int64],
+    shares: npt.NDArray[np.float64],
+    *,
+    seed: int,
+) -> npt.NDArray[np.int64]:
+    """Which subset each of N units (images, or groups of images) goes to.
+
+    Args:
+        has: ``[N, K]``, how many images of unit n have class k; every unit has at least one.
+        weights: ``[N]``, images of unit n.
+        shares: ``[S]``, sum 1.
+        seed: of the order and of ties.
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(has))
+    order = order[np.argsort(-weights[order], kind="stable")]  # what is large is placed first
+    room = _whole_numbers(shares, int(weights.sum()))
+    wanted = shares[:, None] * has.sum(axis=0)  # [S, K]: images of a class a subset still wants
+    chosen = np.full(len(has), -1, dtype=np.int64)
+    left = has.sum(axis=0).astype(np.int64)
+    while (chosen < 0).any():
+        rarest = int(np.argmin(np.where(left > 0, left, np.iinfo(np.int64).max)))
+        for unit in order[(chosen[order] < 0) & (has[order, rarest] > 0)]:
+            open_ = room > 0
+            wish = np.where(open_, wanted[:, rarest], -np.inf)
+            ties = np.flatnonzero(wish == wish.max())
+            best = int(ties[np.argmax(room[ties])])
+            chosen[unit] = best
+            room[best] -= weights[unit]
+            wanted[best] -= has[unit]
+            left -= has[unit]
+    return chosen
+
+
+def _whole_numbers(shares: npt.NDArray[np.float64], total: int) -> npt.NDArray[np.int64]:
+    """``shares`` of ``total`` as whole numbers that add up, none of them 0 where it can be."""
+    exact = shares * total
+    numbers = np.floor(exact + 1e-9).astype(np.int64)
+    for index in np.argsort(numbers - exact, kind="stable")[: total - int(numbers.sum())]:
+        numbers[index] += 1
+    for index in np.flatnonzero((shares > 0) & (numbers == 0)):
+        if numbers.max() > 1:
+            numbers[int(np.argmax(numbers))] -= 1
+            numbers[index] = 1
+    return numbers

@@ -1,0 +1,305 @@
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from detpipe.core.errors import DataError
+from detpipe.core.tables import IMAGES
+from detpipe.data.config import SplitConfig
+from detpipe.data.formats import voc, yolo
+from detpipe.data.split import split
+
+
+def make_images(splits) -> pd.DataFrame:
+    return IMAGES.make(
+        [
+            {"image_id": str(n), "path": f"{n}.jpg", "width": 9, "height": 9, "split": name}
+            for n, name in enumerate(splits)
+        ]
+    )
+
+
+def make_boxes(*pairs: tuple[str, str]) -> pd.DataFrame:
+    return pd.DataFrame(pairs, columns=["image_id", "class_name"])
+
+
+@pytest.mark.parametrize(
+    ("name", "meaning"),
+    [
+        ("train", "train"), ("training", "train"), ("Train", "train"),
+        ("val", "val"), ("valid", "val"), ("validation", "val"), ("dev", "val"),
+        ("test", "test"), ("testing", "test"),
+    ],
+)  # fmt: skip
+def test_common_names_are_understood(name, meaning):
+    assert split(make_images([name]), make_boxes(), SplitConfig())["split"].tolist() == [meaning]
+
+
+def test_rename_comes_first():
+    config = SplitConfig(rename={"test": "val", "trainval": "train"})
+    got = split(make_images(["trainval", "test"]), make_boxes(), config)
+    assert got["split"].tolist() == ["train", "val"]
+
+
+def test_what_cannot_be_understood_lists_what_there_is():
+    with pytest.raises(
+        DataError, match=r"unknown split\(s\) 'fold1'; .*'train' \(2\).*'fold1' \(1\)"
+    ):
+        split(make_images(["train", "train", "fold1"]), make_boxes(), SplitConfig())
+    with pytest.raises(DataError, match=r"2 of 3 images belong to no split.*by: ratio"):
+        split(make_images(["train", "", ""]), make_boxes(), SplitConfig())
+    with pytest.raises(DataError, match=r"rename: trian is none of"):
+        split(make_images(["a"]), make_boxes(), SplitConfig(rename={"a": "trian"}))
+
+
+def test_an_empty_split_is_said(caplog):
+    with caplog.at_level(logging.WARNING):
+        split(make_images(["train"]), make_boxes(), SplitConfig())
+    assert "no image in: val, test" in caplog.text
+
+
+RATIO = SplitConfig(by="ratio")
+
+
+def some_data(count: int = 200) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Images with classes of very different frequency; some without boxes."""
+    rng = np.random.default_rng(3)
+    pairs = [
+        (str(n), name)
+        for n in range(count)
+        for name, share in (("common", 0.8), ("some", 0.3), ("rare", 0.05))
+        if rng.random() < share
+    ]
+    return make_images([""] * count), make_boxes(*pairs)
+
+
+def test_the_split_depends_on_paths_and_seed_only():
+    images, boxes = some_data()
+    first = split(images, boxes, RATIO).set_index("path")["split"]
+    rng = np.random.default_rng(0)
+    mixed = images.iloc[rng.permutation(len(images))]
+    again = split(mixed, boxes.iloc[rng.permutation(len(boxes))], RATIO)
+    assert again["path"].tolist() == mixed["path"].tolist()
+    assert again.set_index("path")["split"].loc[first.index].equals(first)
+    ids = {old: f"x{999 - int(old)}" for old in images["image_id"]}  # ids are only names
+    renamed = split(
+        images.assign(image_id=images["image_id"].map(ids)),
+        boxes.assign(image_id=boxes["image_id"].map(ids)),
+        RATIO,
+    )
+    assert renamed.set_index("path")["split"].equals(first)
+    other = split(images, boxes, SplitConfig(by="ratio", seed=1)).set_index("path")["split"]
+    assert not other.equals(first)
+
+
+def test_the_global_random_state_is_not_touched():
+    np.random.seed(5)
+    before = np.random.get_state()[1].tolist()
+    split(*some_data(), RATIO)
+    assert np.random.get_state()[1].tolist() == before
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_each_class_is_shared_out_like_the_whole(seed):
+    images, boxes = some_data()
+    config = SplitConfig(by="ratio", train=0.6, val=0.2, test=0.2, seed=seed)
+    got = split(images, boxes, config)
+    assert got["split"].value_counts().to_dict() == {"train": 120, "val": 40, "test": 40}
+    held = boxes.merge(got, on="image_id").groupby(["class_name", "split"]).size().unstack()
+    for name, row in held.iterrows():
+        # To the image, but for the class that nearly every image has: it takes what is left.
+        ideal = row.sum() * np.array([0.2, 0.6, 0.2])  # test, train, val
+        off = np.abs(row[["test", "train", "val"]].to_numpy() - ideal).max()
+        assert off <= (5 if name == "common" else 1), name
+    empty = got[~got["image_id"].isin(boxes["image_id"])]["split"].value_counts()
+    off = empty[["test", "train", "val"]].to_numpy() - empty.sum() * np.array([0.2, 0.6, 0.2])
+    assert np.abs(off).max() <= 1
+
+
+def test_a_rare_class_reaches_every_split_where_chance_would_miss():
+    """Ten images of a class among 200: drawn blindly, val lacks it about every third time."""
+    images = make_images([""] * 200)
+    boxes = make_boxes(*((str(n), "rare" if n < 10 else "common") for n in range(200)))
+    for seed in range(20):
+        got = split(images, boxes, SplitConfig(by="ratio", seed=seed))
+        rare = got[got["image_id"].isin([str(n) for n in range(10)])]["split"].value_counts()
+        assert rare.to_dict() == {"train": 8, "val": 1, "test": 1}
+
+
+def test_small_sets_and_shares_of_zero():
+    assert split(make_images([""] * 3), make_boxes(), RATIO)["split"].nunique() == 3
+    assert set(split(make_images([""]), make_boxes(), RATIO)["split"]) == {"train"}
+    got = split(
+        make_images([""] * 10), make_boxes(), SplitConfig(by="ratio", train=0.7, val=0.3, test=0)
+    )
+    assert got["split"].value_counts().to_dict() == {"train": 7, "val": 3}
+
+
+def test_a_file_listed_twice_stays_together():
+    images, boxes = some_data(60)
+    twice = pd.concat([images, images.assign(image_id="again" + images["image_id"])])
+    got = split(twice, boxes, SplitConfig(by="ratio", train=0.4, val=0.3, test=0.3))
+    assert (got.groupby("path")["split"].nunique() == 1).all()
+
+
+def test_real_sets_keep_their_own_split(shared_data):
+    found = voc.read(shared_data / "bccd_voc")
+    got = split(found.images, found.boxes, SplitConfig())
+    assert got["split"].value_counts().to_dict() == {"train": 205, "val": 87, "test": 72}
+    found = yolo.read(shared_data / "cones_yolo")
+    got = split(found.images, found.boxes, SplitConfig())
+    assert got["split"].value_counts().to_dict() == {"train": 182, "val": 101, "test": 48}
+
+
+# --- groups, folds, what stays -----------------------------------------------------------------
+
+
+def clips(count: int = 40, *, seed: int = 4) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Frames of clips of very different length; classes belong to clips."""
+    rng = np.random.default_rng(seed)
+    frames = [(c, f) for c in range(count) for f in range(int(rng.integers(1, 12)))]
+    images = make_images([""] * len(frames))
+    images["path"] = [f"in/clip{c:02}_{f:03}.jpg" for c, f in frames]
+    kind = rng.choice(["cat", "dog", "bird"], count, p=[0.6, 0.3, 0.1])
+    boxes = make_boxes(*((str(n), kind[c]) for n, (c, f) in enumerate(frames) if f != 1))
+    return images, boxes
+
+
+def clip_of(images: pd.DataFrame) -> pd.Series:
+    return images["path"].str.slice(0, 9)
+
+
+def test_groups_by_a_pattern_are_never_torn_apart():
+    images, boxes = clips()
+    config = SplitConfig(by="ratio", train=0.6, val=0.2, test=0.2, group_pattern=r"(clip\d+)_")
+    got = split(images, boxes, config)
+    assert (got.groupby(clip_of(got))["split"].nunique() == 1).all()
+    shares = got["split"].value_counts(normalize=True)
+    assert abs(shares["train"] - 0.6) < 0.06
+    assert abs(shares["val"] - 0.2) < 0.06
+    held = boxes.merge(got, on="image_id").groupby(["class_name", "split"]).size().unstack()
+    assert (held > 0).all(axis=None)  # the rare class too
+    alone = split(images, boxes, config.model_copy(update={"group_pattern": None}))
+    assert (alone.groupby(clip_of(alone))["split"].nunique() > 1).any()
+
+
+def test_groups_of_the_reader_are_the_same_as_those_of_a_pattern():
+    images, boxes = clips()
+    by_pattern = split(images, boxes, SplitConfig(by="ratio", group_pattern=r"clip\d+"))
+    column = images["path"].str.extract(r"(clip\d+)")[0]
+    by_column = split(images.assign(group=column), boxes, RATIO)
+    assert by_column["split"].tolist() == by_pattern["split"].tolist()
+    assert by_column["group"].tolist() == column.tolist()
+    with pytest.raises(DataError, match="take one of them away"):
+        split(images.assign(group=column), boxes, SplitConfig(by="ratio", group_pattern="x"))
+
+
+def test_an_image_without_group_is_its_own():
+    images, boxes = some_data(40)
+    images["group"] = ""
+    images.loc[:9, "group"] = "video"
+    got = split(images, boxes, SplitConfig(by="ratio", train=0.5, val=0.25, test=0.25))
+    assert got.loc[:9, "split"].nunique() == 1
+    assert got["split"].value_counts().to_dict() == {"train": 20, "val": 10, "test": 10}
+
+
+def test_a_pattern_that_does_not_fit_names_a_path_and_a_broken_one_is_refused():
+    images, boxes = clips()
+    images.loc[3, "path"] = "in/other.jpg"
+    with pytest.raises(DataError, match=r"not found in 1 of \d+ paths, the first: 'in/other.jpg'"):
+        split(images, boxes, SplitConfig(by="ratio", group_pattern=r"clip\d+"))
+    with pytest.raises(ValueError, match="no regular expression"):
+        SplitConfig(by="ratio", group_pattern="(")
+
+
+def test_groups_torn_by_the_sets_own_split_are_said(caplog):
+    images, boxes = clips(4)
+    images["split"] = ["train", "test"] * (len(images) // 2) + ["val"] * (len(images) % 2)
+    got = split(images, boxes, SplitConfig(group_pattern=r"clip\d+"))
+    assert got["split"].tolist() == images["split"].tolist()
+    torn = int((got.groupby(clip_of(got))["split"].nunique() > 1).sum())
+    assert f"{torn} of 4 groups have images in several splits" in caplog.text
+    assert torn
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_each_image_is_val_in_exactly_one_fold_and_test_in_none_or_all(grouped):
+    images, boxes = clips()
+    pattern = r"clip\d+" if grouped else None
+    folds = [
+        split(
+            images, boxes,
+            SplitConfig(by="folds", folds=4, fold=k, test=0.2, group_pattern=pattern, seed=7),
+        )["split"]
+        for k in range(4)
+    ]  # fmt: skip
+    times = sum((fold == "val").astype(int) for fold in folds)
+    assert set(times[folds[0] == "test"]) == {0}
+    assert set(times[folds[0] != "test"]) == {1}
+    assert all((fold == "test").equals(folds[0] == "test") for fold in folds)
+    assert abs((folds[0] == "test").mean() - 0.2) < 0.05
+    if grouped:
+        assert all((fold.groupby(clip_of(images)).nunique() == 1).all() for fold in folds)
+    else:
+        assert {int((fold == "val").sum()) for fold in folds} <= {
+            int(times.sum()) // 4, -(-int(times.sum()) // 4)
+        }  # fmt: skip
+
+
+def test_folds_are_stratified():
+    images, boxes = some_data()
+    shares = [
+        boxes.merge(
+            split(images, boxes, SplitConfig(by="folds", folds=5, fold=k, test=0)), on="image_id"
+        ).query("split == 'val'")["class_name"].value_counts()
+        for k in range(5)
+    ]  # fmt: skip
+    for name in ("some", "rare"):
+        assert max(s[name] for s in shares) - min(s[name] for s in shares) <= 1
+
+
+def test_own_splits_are_kept_while_the_rest_is_drawn():
+    images, boxes = some_data(100)
+    images["split"] = ["test"] * 30 + ["trainval"] * 70
+    config = SplitConfig(by="ratio", keep=["test"])
+    got = split(images, boxes, config)
+    assert (got["split"][:30] == "test").all()
+    assert got["split"][30:].value_counts().to_dict() == {"train": 62, "val": 8}  # 8 : 1 of 70
+    folds = split(images, boxes, SplitConfig(by="folds", folds=7, fold=6, keep=["test"]))
+    assert (folds["split"][:30] == "test").all()
+    assert folds["split"][30:].value_counts().to_dict() == {"train": 60, "val": 10}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"by": "ratio", "keep": ["holdout"]}, "no split holdout; the data set has 'a', 'b'"),
+        ({"by": "ratio", "keep": ["a"]}, "say which of train, val, test a is"),
+        ({"by": "ratio", "keep": ["a", "b"], "rename": {"a": "train", "b": "val"}}, "by: own"),
+        ({"by": "ratio", "keep": ["a"], "rename": {"a": "test"}, "train": 0, "val": 0, "test": 1},
+         "the shares of these are 0"),
+        ({"by": "folds", "folds": 5, "test": 0}, "folds is 5, and there are 4 images"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_drawn_is_refused(settings, message):
+    with pytest.raises(DataError, match=message):
+        split(make_images(["a", "a", "b", "b"]), make_boxes(), SplitConfig(**settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"fold": 1}, "fold has no effect with by: own"),
+        ({"by": "ratio", "folds": 3}, "folds has no effect with by: ratio"),
+        ({"keep": ["test"]}, "keep has no effect with by: own"),
+        ({"by": "folds", "folds": 3, "fold": 3}, "fold counts from 0 to 2"),
+        ({"by": "ratio", "train": 0.5}, "must be 1"),
+        ({"by": "folds", "test": 1}, "leaves nothing"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        SplitConfig(**settings)
