@@ -1,4 +1,4 @@
-"""Writes configuration.md and reference.md from the code: ``python docs/make_configuration.py``."""
+"""Writes the pages that come from the code: ``python docs/make_configuration.py``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from detpipe.core.config import Duration, Frozen, Spec, locate
-from detpipe.data.config import DataConfig, StreamConfig
+from detpipe.data.config import READERS, WRITERS, DataConfig, StreamConfig
+from detpipe.data.rules import RULES
 from detpipe.evaluate.config import EvaluateConfig, FilesConfig, PredictConfig, VerifyConfig
 from detpipe.hooks.record import Writer
 from detpipe.models.config import ExportConfig
@@ -36,6 +37,7 @@ SECTIONS: dict[str, type[Frozen]] = {
     "evaluate_files": FilesConfig,
     "verify": VerifyConfig,
     "predict": PredictConfig,
+    "convert": ConvertConfig,
     "export": ExportConfig,
     "preview": PreviewConfig,
 }
@@ -78,6 +80,38 @@ set's folder, the number of classes, the checkpoint folder, …) is left out.
 """
 
 
+RULES_PAGE = """# The rules of the check
+
+Made from the code by `python docs/make_configuration.py`; a test keeps the two equal.
+
+`kedro run --pipeline data` looks at every annotation and every picture; each row of
+`data_issues.csv` names one of these rules. What is done about a finding is the rule's action:
+
+| action | |
+| --- | --- |
+| `error` | the data set is refused, all errors together, before anything trains |
+| `drop` | the record is left out |
+| `clip`, `fix` | it is put right, in the tables: your files are never changed |
+| `keep` | it stays as it is, and is reported |
+| `ignore` | as `keep` or `fix`, without a word |
+
+Configuration changes it, by the rule's name or a pattern:
+
+    data:
+      check:
+        rules:
+          missing_image: drop
+          "near_*": keep
+          size_mismatch: {action: fix, severity: info}
+
+or `--params data.check.rules.missing_image=drop`. A pattern is of those rules that allow its
+action; a name counts before patterns, and of these the last. `null` takes back what another file
+set. An error that is made something else is a warning, unless `severity` (`warning` or `info`) is
+given. Readers find what stands below under their names; where they give another severity than the
+table says, theirs counts until configuration names the rule.
+"""
+
+
 class Kind(typing.NamedTuple):
     """One section of the reference.
 
@@ -105,6 +139,7 @@ def pages() -> dict[str, str]:
     return {
         "configuration.md": configuration(),
         "reference.md": reference(),
+        "rules.md": rules(),
         "training.md": training(),
     }
 
@@ -195,6 +230,27 @@ def _default(field: FieldInfo) -> str:
     return "none" if value == [] else f"`{_plain(value)}`"
 
 
+# --- rules.md ----------------------------------------------------------------------------------
+
+
+def rules() -> str:
+    """Every rule of the check and of the readers."""
+    parts = [RULES_PAGE]
+    for title, group in RULES.items():
+        rows = [
+            f"| `{name}` | {rule.severity} | `{rule.action}` | "
+            f"{', '.join(f'`{other}`' for other in rule.allowed if other != rule.action)} | "
+            f"{_inline(rule.about)} |"
+            for name, rule in group.items()
+        ]
+        head = [
+            "| rule | severity | action | or | what is found |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        parts.append("\n".join([f"## {title}\n", *head, *rows]) + "\n")
+    return "\n".join(parts)
+
+
 # --- reference.md ------------------------------------------------------------------------------
 
 
@@ -216,7 +272,6 @@ def reference() -> str:
 
 def kinds() -> list[Kind]:
     """The sections; what is in a module is looked up, so that nothing new is forgotten."""
-    formats = ("coco", "voc", "yolo", "csv")
     hooks = [
         path
         for name in (
@@ -234,9 +289,16 @@ def kinds() -> list[Kind]:
     ]
     return [
         Kind(
-            "Readers", "`data.reader`. Your own: [data.md](data.md#your-own-format).",
-            ["detpipe.data.sample.read", *(f"detpipe.data.formats.{f}.read" for f in formats)],
+            "Readers", "`data.reader`: the short name (`coco`) or the whole. Your own: "
+            "[data.md](data.md#your-own-format).",
+            list(READERS.values()),
             {"root"},
+        ),
+        Kind(
+            "Data set writers", "`convert.to`; see "
+            "[data.md](data.md#the-same-set-in-another-format).",
+            list(WRITERS.values()),
+            {"found", "root", "folder"},
         ),
         Kind(
             "Model builders", "`model`. Your own: [models.md](models.md).",

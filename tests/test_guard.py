@@ -80,7 +80,7 @@ def test_a_mistake_in_mlflow_yml_is_refused(project):
 
 @pytest.mark.parametrize("pipeline", ["preview", "report", "evaluate"])
 def test_what_is_not_there_yet_is_named_with_the_pipeline_that_makes_it(project, pipeline):
-    with pytest.raises(DetpipeError, match=r"boxes, classes.*: kedro run --pipeline data makes"):
+    with pytest.raises(DetpipeError, match=r"classes, .*store: kedro run --pipeline data makes"):
         project.run(pipeline)
 
 

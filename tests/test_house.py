@@ -119,15 +119,15 @@ def test_the_registry_lists_every_pipeline_without_importing_torch_or_mlflow(pro
     )
     names, heavy = out.strip().splitlines()[-2:]
     assert names.split() == [
-        "__default__", "batch_size", "data", "evaluate", "evaluate_files", "export", "lr_range",
-        "predict", "preview", "report", "train", "verify",
+        "__default__", "batch_size", "convert", "data", "evaluate", "evaluate_files", "export",
+        "lr_range", "predict", "preview", "report", "train", "verify",
     ]  # fmt: skip
     assert heavy == "[]"
 
 
 def test_the_generated_pages_are_what_the_code_says(project_root):
     pages = runpy.run_path(str(project_root / "docs/make_configuration.py"))["pages"]()
-    assert list(pages) == ["configuration.md", "reference.md", "training.md"]
+    assert list(pages) == ["configuration.md", "reference.md", "rules.md", "training.md"]
     for name, text in pages.items():
         assert text == (project_root / "docs" / name).read_text(), (
             f"docs/{name} is behind the code: python docs/make_configuration.py"

@@ -11,23 +11,33 @@ from typing import TYPE_CHECKING, Any, Literal
 from kedro.io import AbstractDataset, DatasetError
 from kedro_datasets._typing import ImagePreview
 
+from detpipe.core.errors import DetpipeError
+from detpipe.data.remote import exists, is_url, local_copy, mirror_path
+from detpipe.data.remote_errors import shown
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
 
     from detpipe.core.types import Weights
+    from detpipe.data.store import Store
 
 
 class FolderDataset(AbstractDataset[None, Path]):
     """A folder that nodes work in (image folder, checkpoint folder); loads as its ``Path``.
 
-    It is an input only: what is written into it is the business of the node that got it.
+    It is an input only: what is written into it is the business of the node that got it. A URL
+    loads as its local mirror (:func:`detpipe.data.remote.local_copy`), which is brought up to date
+    at the first load and then stays as it is until the dataset is released.
 
     Args:
-        path: the folder; relative to the project.
+        path: the folder or file; relative to the project, or any fsspec URL (``s3://…``).
         missing: what a missing folder means when it is loaded: an ``error``, ``create`` it, or
-            ``pass`` (the node deals with it).
+            ``pass`` (the node deals with it). At a URL it is always an error.
         hint: what to do about it, for the error's message.
+        credentials: for a URL: options of its file system that are secret; the name of an entry of
+            ``conf/local/credentials.yml``.
+        storage_options: for a URL: further options of its file system (``endpoint_url``, ``anon``).
         metadata: for plug-ins such as kedro-viz.
     """
 
@@ -37,30 +47,56 @@ class FolderDataset(AbstractDataset[None, Path]):
         path: str,
         missing: Literal["error", "create", "pass"] = "error",
         hint: str = "",
+        credentials: dict[str, Any] | None = None,
+        storage_options: dict[str, Any] | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> None:
-        self._path = Path(path)
+        self._url = path if is_url(path) else ""
+        self._path = mirror_path(path) if self._url else Path(path)
         self._missing = missing
         self._hint = hint
+        self._options = {**(storage_options or {}), **(credentials or {})}
+        self._copied = False
         self.metadata = metadata
+        if self._options and not self._url:
+            raise DatasetError(
+                f"'{path}' is a path of this computer: credentials and storage_options are for URLs"
+            )
+        if self._url and missing == "create":
+            raise DatasetError(f"'{path}' is a URL: nothing is created there; name a folder")
 
     def load(self) -> Path:
         """The folder; an error that says what to do where it is missing."""
+        if self._url:
+            self._copy_once()
         if self._missing == "create":
             self._path.mkdir(parents=True, exist_ok=True)
         elif self._missing == "error" and not self._path.exists():
             raise DatasetError(f"there is nothing at '{self._path}'. {self._hint}".rstrip())
         return self._path
 
+    def _copy_once(self) -> None:
+        if not self._copied:
+            try:
+                self._path = local_copy(self._url, what="data", storage_options=self._options)
+            except DetpipeError as error:
+                raise DatasetError(f"{error}. {self._hint}".removesuffix(". ")) from error
+            self._copied = True
+
     def save(self, data: None) -> None:
         """Not possible: nodes write into the folder."""
         raise DatasetError(f"'{self._path}' is a folder that nodes write into; it is not saved")
 
     def _exists(self) -> bool:
+        if self._url and not self._copied:
+            return exists(self._url, storage_options=self._options)
         return self._path.exists()
 
+    def _release(self) -> None:
+        self._copied = False
+
     def _describe(self) -> dict[str, Any]:
-        return {"path": str(self._path), "missing": self._missing}
+        return {"path": shown(self._url) or str(self._path), "missing": self._missing}
 
 
 class WeightsDataset(AbstractDataset["Weights", "Weights"]):
@@ -198,6 +234,39 @@ class FiguresDataset(AbstractDataset["dict[str, Figure]", "dict[str, Image]"]):
 
     def _describe(self) -> dict[str, Any]:
         return {"path": str(self._path)}
+
+
+class StoreDataset(AbstractDataset["Store", "Store"]):
+    """The images and boxes that training reads, as one file of columns.
+
+    It loads as a store of paths without a folder; ``store.at(raw)`` says where the pictures are.
+    Loading maps the file and reads none of it, so it costs no time and no memory.
+
+    Args:
+        filepath: the file; relative to the project.
+        metadata: for plug-ins such as kedro-viz.
+    """
+
+    def __init__(self, *, filepath: str, metadata: dict[str, Any] | None = None) -> None:
+        self._filepath = Path(filepath)
+        self.metadata = metadata
+
+    def load(self) -> Store:
+        """The store, all splits of it."""
+        from detpipe.data.store import Store
+
+        return Store.open(self._filepath, Path())
+
+    def save(self, data: Store) -> None:
+        """Writes the file whole or not at all."""
+        self._filepath.parent.mkdir(parents=True, exist_ok=True)
+        data.save(self._filepath)
+
+    def _exists(self) -> bool:
+        return self._filepath.exists()
+
+    def _describe(self) -> dict[str, Any]:
+        return {"filepath": str(self._filepath)}
 
 
 def _as_preview(picture: Image) -> ImagePreview:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from detpipe.core.config import Frozen
 from detpipe.core.errors import ConfigError, DetpipeError, one_message
-from detpipe.data.config import StreamConfig
+from detpipe.data.config import ConvertConfig, StreamConfig
 from detpipe.evaluate.config import FilesConfig, PredictConfig, VerifyConfig
 from detpipe.models.config import ExportConfig
 from detpipe.train.config import TrainConfig
@@ -30,10 +30,10 @@ logger = logging.getLogger(__name__)
 
 SECTIONS = (
     "data", "stream", "model", "train", "evaluate", "evaluate_files", "verify", "predict",
-    "export", "preview",
+    "export", "preview", "convert",
 )  # fmt: skip
 """The top-level sections of the parameters."""
-PATHS = ("raw", "pictures", "detections_file")
+PATHS = ("raw", "pictures", "detections_file", "converted")
 """What ``--params`` may set beside them: paths that the catalog asks for."""
 _FIELDS = {
     "train": TrainConfig.model_fields,
@@ -184,7 +184,7 @@ def _require_current_tables(pipeline: Pipeline, catalog: CatalogProtocol) -> Non
     Raises:
         DataError: they were edited.
     """
-    if not {"images", "boxes"} & pipeline.inputs():
+    if not {"images", "boxes", "store"} & pipeline.inputs():
         return
     from detpipe.data.signature import require_same
 
@@ -223,6 +223,7 @@ def _check_light_sections(parameters: Mapping[str, Any]) -> None:
         "predict": PredictConfig,
         "export": ExportConfig,
         "preview": PreviewConfig,
+        "convert": ConvertConfig,
     }
     mistakes = []
     for name, section in sections.items():

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from kedro.pipeline import Pipeline
 
-from detpipe.pipelines import data, evaluate, export, predict, preview, report, train, verify
+from detpipe.pipelines import (
+    convert,
+    data,
+    evaluate,
+    export,
+    predict,
+    preview,
+    report,
+    train,
+    verify,
+)  # fmt: skip
 
 
 def register_pipelines() -> dict[str, Pipeline]:
@@ -13,6 +23,7 @@ def register_pipelines() -> dict[str, Pipeline]:
     whole = data.create_pipeline() + train.create_pipeline() + scoring
     return {
         "data": data.create_pipeline(),
+        "convert": convert.create_pipeline(),
         "train": whole,
         "evaluate": scoring,
         "evaluate_files": evaluate.create_files_pipeline(),

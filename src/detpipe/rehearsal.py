@@ -89,7 +89,7 @@ class Rehearse:
         changed: dict[str, Any] = {}
         if "params:data" in inputs and node.short_name == "check":
             check = inputs["params:data"].check
-            if check.bad_image == "error":  # to decode all takes long, and nothing depends on it
+            if not check.decoding_decides:  # it takes long
                 check = check.model_copy(update={"decode": False})
             changed["params:data"] = inputs["params:data"].model_copy(update={"check": check})
         if "params:verify" in inputs:

@@ -8,48 +8,15 @@ import pytest
 from PIL import Image
 
 from detpipe.core.errors import DataError
-from detpipe.core.tables import BOX_COLUMNS, BOXES, CLASSES, IMAGES
+from detpipe.core.tables import BOX_COLUMNS
 from detpipe.data import check_images
-from detpipe.data.check import CheckError, check
-from detpipe.data.config import CheckConfig
+from detpipe.data.check import CheckError, check, inspect
+from detpipe.data.check_config import CheckConfig
 from detpipe.data.formats import coco, voc
-from detpipe.data.formats.base import Annotations, IssueLog
+from detpipe.data.formats.base import IssueLog
 
-STRICT = CheckConfig(bad_box="error", bad_image="error", outside="error", workers=0)
-MILD = CheckConfig(bad_box="drop", bad_image="drop", outside="clip", workers=0)
-
-
-@pytest.fixture
-def data_set(tmp_path):
-    """A set of 64×48 pictures; ``boxes`` are (image, class, x1, y1, x2, y2)."""
-
-    def make(
-        *boxes: tuple, pictures=("a", "b"), classes=("cat", "dog"), sizes=None, splits=None
-    ) -> Annotations:
-        for name in pictures:
-            if not (tmp_path / f"{name}.png").exists():
-                seed = int.from_bytes(name.encode())
-                pixels = np.random.default_rng(seed).integers(0, 255, (48, 64, 3), np.uint8)
-                Image.fromarray(pixels).save(tmp_path / f"{name}.png")
-        width, height = sizes or (0, 0)
-        images = [
-            {"image_id": name, "path": f"{name}.png", "width": width, "height": height,
-             "split": (splits or {}).get(name, "")}
-            for name in pictures
-        ]  # fmt: skip
-        rows = [
-            {"image_id": i, "annotation_id": str(n), "class_name": c, "x1": x1, "y1": y1, "x2": x2,
-             "y2": y2, "area": (x2 - x1) * (y2 - y1), "iscrowd": False, "difficult": False}
-            for n, (i, c, x1, y1, x2, y2) in enumerate(boxes)
-        ]  # fmt: skip
-        return Annotations(
-            IMAGES.make(images),
-            BOXES.make(rows) if rows else BOXES.empty(),
-            CLASSES.make([{"class_name": name} for name in classes]),
-            IssueLog().table(),
-        )
-
-    return make
+STRICT = CheckConfig(rules={"box_*": "error"}, workers=0)
+MILD = CheckConfig(rules={"missing_image": "drop", "undecodable_image": "drop"}, workers=0)
 
 
 def rules(issues: pd.DataFrame, severity: str | None = None) -> dict[str, int]:
@@ -93,7 +60,9 @@ def test_a_bad_box_is_dropped_and_counted_or_an_error(tmp_path, data_set, box, r
     assert (issue["file"], issue["image_id"], issue["annotation_id"], issue["action"]) == (
         "a.png", "a", "2", "dropped",
     )  # fmt: skip
-    with pytest.raises(CheckError, match=rf"{rule}: a\.png, annotation 2: cat \(.*bad_box"):
+    with pytest.raises(
+        CheckError, match=rf"{rule}: a\.png, annotation 2: cat \(.*rules\.{rule}: drop"
+    ):
         check(found, tmp_path, STRICT)
 
 
@@ -233,6 +202,7 @@ def test_a_size_before_exif_rotation_is_said_apart(tmp_path, data_set):
     exif = Image.Exif()
     exif[0x0112] = 6
     Image.new("RGB", (64, 48), "red").save(tmp_path / "a.jpg", exif=exif)
+    (tmp_path / "a.png").unlink()
     found.images["path"] = ["a.jpg", "b.png"]
     found.images[["width", "height"]] = [[64, 48], [64, 48]]
     found.boxes.loc[0, BOX_COLUMNS] = [1.0, 2.0, 20.0, 30.0]
@@ -250,11 +220,13 @@ def test_16_bits_are_said(tmp_path, data_set):
 
 
 def test_the_same_picture_in_two_splits(tmp_path, data_set):
-    found = data_set(*FINE, splits={"a": "train", "b": "test"})
+    boxes = *FINE, ("a", "dog", 1, 2, 30, 40), ("b", "cat", 1, 2, 30, 40)
+    found = data_set(*boxes, splits={"a": "train", "b": "test"})
     (tmp_path / "b.png").write_bytes((tmp_path / "a.png").read_bytes())
     checked = check(found, tmp_path, STRICT)
     assert rules(checked.issues, "warning") == {"same_picture_in_two_splits": 1}
     found.images["path"] = ["a.png", "a.png"]
+    (tmp_path / "b.png").unlink()
     checked = check(found, tmp_path, STRICT)
     assert rules(checked.issues, "warning") == {"image_in_two_splits": 1}
     assert checked.issues["value"].iloc[0] == "train, test"
@@ -294,9 +266,10 @@ def test_bccd_has_two_boxes_without_area(shared_data):
     root = shared_data / "bccd_voc"
     checked = check(voc.read(root), root, CheckConfig(decode=False))
     assert len(checked.boxes) == 4886
-    assert rules(checked.issues) == {"box_without_area": 2}
-    assert set(checked.issues["image_id"]) == {"BloodImage_00338", "BloodImage_00343"}
-    assert checked.issues["value"].iloc[0] == "RBC (504, 337, 504, 337)"
+    flat = checked.issues[checked.issues["severity"] == "warning"]
+    assert rules(flat) == {"box_without_area": 2}
+    assert set(flat["image_id"]) == {"BloodImage_00338", "BloodImage_00343"}
+    assert flat["value"].iloc[0] == "RBC (504, 337, 504, 337)"
 
 
 def test_screws_stand_upright_and_one_is_missing(shared_data):
@@ -304,13 +277,13 @@ def test_screws_stand_upright_and_one_is_missing(shared_data):
     found = coco.read(root)
     with pytest.raises(CheckError, match=r"1 error\(s\) \(missing_image 1\).*\n- .*screw_045\.jpg"):
         check(found, root, CheckConfig(decode=False))
-    checked = check(found, root, CheckConfig(decode=False, bad_image="drop"))
+    checked = check(found, root, CheckConfig(decode=False, rules={"missing_image": "drop"}))
     assert set(checked.images["width"]) == {3024}
     assert len(checked.boxes) == 4
     assert rules(checked.issues) == {"missing_image": 1}
     # The same file, its sizes written as the camera stored the pictures.
     turned = found._replace(images=found.images.assign(width=4032, height=3024))
-    said = check(turned, root, CheckConfig(decode=False, bad_image="drop")).issues
+    said = check(turned, root, CheckConfig(decode=False, rules={"missing_image": "drop"})).issues
     assert rules(said) == {"missing_image": 1, "size_before_exif": 3, "size_swapped": 1}
 
 
@@ -322,14 +295,44 @@ def test_chess_names_its_empty_classes(shared_data):
     assert len(checked.boxes) == 376
 
 
-def test_one_log_line_a_rule_and_nothing_rich_takes_for_markup(tmp_path, data_set, caplog):
+def test_the_log_has_one_block_with_a_line_a_rule(tmp_path, data_set, caplog):
     bad = [("a", "cat", n, 5, n, 9) for n in range(9)]
-    found = data_set(*FINE, *bad, classes=("cat", "dog", "[/x]"))
+    found = data_set(*FINE, *bad, ("z", "cat", 1, 2, 3, 4), classes=("cat", "dog", "[/x\n]"))
     with caplog.at_level(logging.INFO, logger="detpipe.data"):
         check(found, tmp_path, MILD)
-    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
-    assert "box_without_area, 9 time" in caplog.text
-    assert "[/" not in caplog.text
+    (record,) = caplog.records
+    head, *lines = record.getMessage().splitlines()
+    assert head == "data check: 2 of 2 images and 2 of 12 boxes can be used"
+    assert [line.split()[:3] for line in lines] == [
+        ["warning", "1", "unreadable_text:"],
+        ["warning", "1", "box_of_unknown_image:"],
+        ["warning", "9", "box_without_area:"],
+        ["info", "1", "class_without_boxes:"],
+    ]
+    assert any("a.png, annotation 2: cat (0, 5, 0, 9) (dropped)" in line for line in lines)
+    assert record.levelname == "WARNING"
+    assert "[" not in record.getMessage()  # rich takes it for markup
+
+
+def test_the_block_is_short_whatever_is_found_and_errors_come_first(tmp_path, data_set, caplog):
+    log = IssueLog()
+    for number in range(40):
+        log.add("info", f"own_rule_{number}", value="x" * 1000)
+    log.add("error", "decimal_comma")
+    found = data_set(*FINE)._replace(issues=log.table())
+    with caplog.at_level(logging.INFO, logger="detpipe.data"):
+        inspect(found, tmp_path, MILD)
+    lines = caplog.records[0].getMessage().splitlines()
+    assert len(lines) <= 25
+    assert lines[1].split() == ["error", "1", "decimal_comma:"]
+    assert lines[-1].strip() == "and 21 more of 21 other rules"
+    assert max(map(len, lines)) < 160
+
+
+def test_a_set_with_nothing_to_say_is_no_warning(tmp_path, data_set, caplog):
+    with caplog.at_level(logging.INFO, logger="detpipe.data"):
+        inspect(data_set(*FINE, classes=("cat", "dog", "cow")), tmp_path, MILD)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
 def test_the_users_files_stay_as_they_are(tmp_path, data_set):

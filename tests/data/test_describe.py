@@ -101,7 +101,9 @@ def test_pictures_are_drawn_for_every_kind_of_set(tables, tmp_path, kind):
         images = images.assign(split="")
         classes = pd.concat([classes, CLASSES.make([{"class_name": "$a_b^"}])])
     figures = plots(images, boxes, classes)
-    assert set(figures) == {"class_counts", "box_sizes", "boxes_per_image", "positions"}
+    assert set(figures) == {
+        "class_counts", "image_sizes", "box_sizes", "aspect_ratios", "boxes_per_image", "positions"
+    }  # fmt: skip
     for name, figure in figures.items():
         figure.savefig(tmp_path / f"{name}.png", dpi=40)
         assert (tmp_path / f"{name}.png").stat().st_size > 1000
@@ -112,7 +114,7 @@ def test_bars_hold_every_box_of_a_real_set(shared_data):
     figures = plots(found.images, found.boxes, found.classes)
     bars = figures["class_counts"].axes[0].patches
     assert sum(bar.get_width() for bar in bars) == 231
-    for name, total in (("box_sizes", 231), ("boxes_per_image", 117)):
+    for name, total in (("box_sizes", 231), ("aspect_ratios", 231), ("boxes_per_image", 117)):
         tops = {}
         for bar in figures[name].axes[0].patches:
             top = bar.get_y() + bar.get_height()

@@ -12,6 +12,7 @@ from torch import nn
 from detpipe.core.types import Detections
 from detpipe.data import sample
 from detpipe.data.config import StreamConfig
+from detpipe.data.store import Store
 from detpipe.evaluate.config import EvaluateConfig
 from detpipe.pipeline_registry import register_pipelines
 from detpipe.pipelines.evaluate import DATASETS, detect, join_scores, score
@@ -51,13 +52,13 @@ def test_on_files_runs_no_model() -> None:
 def test_each_of_several_test_sets_is_scored_with_its_own_pictures(tmp_path: Path) -> None:
     """Their fault: every set was scored with the joined loader of all."""
     found = sample.read(tmp_path / "sample", images=20, size=96)
-    tables = (found.images, found.boxes, found.classes)
+    store = Store.from_tables(found.images, found.boxes, found.classes, Path())
     model, scores = FindsOne(), {}
     for dataset in DATASETS:
         own = found.images[found.images["split"] == dataset]
         before = model.pictures
         detections = detect(
-            dataset, model, *tables, tmp_path / "sample", StreamConfig(), EvaluateConfig()
+            dataset, model, store, tmp_path / "sample", StreamConfig(), EvaluateConfig()
         )
         assert model.pictures - before == len(own) > 0
         assert sorted(detections["image_id"]) == sorted(own["image_id"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from itertools import islice
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 
 from detpipe.core.errors import ConfigError, DetpipeError
 from detpipe.data.config import StreamConfig
+from detpipe.data.store import Store
 from detpipe.pipelines import preview
 from detpipe.pipelines.train import training_stream
 from detpipe.train.config import TrainConfig
@@ -53,6 +55,10 @@ def tables(project) -> list[pd.DataFrame]:
     return [pd.read_parquet(folder / f"{name}.parquet") for name in names]
 
 
+def packed(project) -> Store:
+    return Store.open(project.path("03_primary/sample/store.detpipe"), Path())
+
+
 def test_nothing_of_a_training_is_there(looked):
     assert not looked.path("06_models/sample/checkpoints").exists()
     assert not list(looked.path("06_models").rglob("*.safetensors"))
@@ -63,12 +69,9 @@ def test_the_picture_is_of_the_first_training_batches(looked):
     """Drawn once more from the stream that the train pipeline builds."""
     from detpipe.data.preview import draw_batch
 
-    images, boxes, classes = tables(looked)
-    raw = looked.path("01_raw/sample")
-    _, stream = training_stream(images, boxes, classes, raw, TRAIN, StreamConfig())
-    sheets = [
-        draw_batch(batch, list(classes["class_name"])) for batch in islice(stream.batches(0), 2)
-    ]
+    store = packed(looked)
+    _, stream = training_stream(store, looked.path("01_raw/sample"), TRAIN, StreamConfig())
+    sheets = [draw_batch(batch, store.class_names) for batch in islice(stream.batches(0), 2)]
     with Image.open(report(looked, "augmented_batch.png")) as picture:
         assert picture.height == sum(sheet.height for sheet in sheets)
         top = 0
@@ -133,7 +136,7 @@ def test_the_search_is_given_the_largest_images_of_the_set(monkeypatch, looked, 
     """One picture, which is not in the first batch, is made three times as high."""
     images, boxes, classes = tables(looked)
     raw = shutil.copytree(looked.path("01_raw/sample"), tmp_path / "raw")
-    _, stream = training_stream(images, boxes, classes, raw, TRAIN, StreamConfig())
+    _, stream = training_stream(packed(looked), raw, TRAIN, StreamConfig())
     first = {target.image_id for target in next(stream.batches(0)).targets}
     row = images[(images["split"] == "train") & ~images["image_id"].isin(first)].index[-1]
     file = raw / images.loc[row, "path"]
@@ -149,9 +152,8 @@ def test_the_search_is_given_the_largest_images_of_the_set(monkeypatch, looked, 
 
     monkeypatch.setattr("detpipe.train.batch_size.search_batch_size", search)
     section = preview.PreviewConfig(batch_size={"batches": 1})
-    table = preview.search_batch_size(
-        None, images, boxes, classes, raw, TRAIN, StreamConfig(), section
-    )
+    store = Store.from_tables(images, boxes, classes, Path())
+    table = preview.search_batch_size(None, store, raw, TRAIN, StreamConfig(), section)
     assert len(table) == 2
     assert given["limit"] == (images["split"] == "train").sum()
     assert tuple(given["images"].images[0].shape) == (3, 288, 96)

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 REPORTS = (
-    "data_issues.csv", "data_summary.csv", "history.csv", "scores.csv", "overview.csv",
-    "per_class.csv", "image_ranking.csv", "verdict.csv", "gallery.jpg", "worst_images.jpg",
-    "data", "curves", "confusion",
+    "data_issues.csv", "data.html", "self_test.csv", "data_summary.csv", "history.csv",
+    "scores.csv", "overview.csv", "per_class.csv", "image_ranking.csv", "verdict.csv",
+    "gallery.jpg", "worst_images.jpg", "data", "curves", "confusion",
 )  # fmt: skip
 
 
@@ -107,8 +107,8 @@ def test_in_loop_evaluation_equals_the_pipelines(trained, tmp_path):
     from detpipe.pipelines.train import evaluator
 
     catalog, parameters = catalog_of(trained)
-    args = [catalog.load(n) for n in ("images", "boxes", "classes", "raw")]
-    names = list(args[2]["class_name"])
+    args = [catalog.load(n) for n in ("store", "images", "boxes", "classes", "raw")]
+    names = args[0].class_names
     model = restore(catalog.load("weights"), parameters["model"], names)
     in_loop = evaluator("val", *args, parameters["stream"], parameters["evaluate"])(model)
     table = pd.read_csv(trained.path("08_reporting/sample/scores.csv"), keep_default_na=False)
@@ -236,6 +236,9 @@ def test_what_is_wrong_with_a_data_set_is_written_before_it_is_refused(tmp_path,
     issues = pd.read_csv(project.path("08_reporting/sample/data_issues.csv"))
     errors = issues[issues["severity"] == "error"]
     assert errors["file"].str.contains(picture.name).any()
+    page = project.path("08_reporting/sample/data.html").read_text("utf-8")
+    assert f"{len(errors)} error(s): not usable yet" in page
+    assert picture.name in page
 
 
 def test_the_sample_set_is_not_made_where_a_mistyped_path_points(project, tmp_path):

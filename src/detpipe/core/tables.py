@@ -61,13 +61,17 @@ class Table:
             )
         mistakes, columns = [], {}
         there = {column: kind for column, kind in self.optional.items() if column in frame}
+        given = {column: frame[column] for column in [*self.columns, *there]}
         for column, kind in {**self.columns, **there}.items():
             try:
-                columns[column] = _convert(frame[column], kind)
+                columns[column] = _convert(given[column], kind)
             except (TypeError, ValueError) as error:
                 mistakes.append(f"column '{column}' must be {kind}: {error}")
         if not mistakes:
-            checked = pd.DataFrame(columns).reset_index(drop=True)
+            # What is right already is not copied: tables may be large.
+            same = all(columns[column] is given[column] for column in given)
+            fits = same and list(frame.columns) == list(columns)
+            checked = (frame if fits else pd.DataFrame(columns)).reset_index(drop=True)
             mistakes = self._broken_rules(checked)
         if mistakes:
             raise TableError(one_message(f"table '{self.name}' is not valid:", mistakes))
@@ -94,6 +98,8 @@ class Table:
 
 
 def _convert(column: pd.Series, kind: Kind) -> pd.Series:
+    if column.dtype == _DTYPES[kind] and not (kind == "str" and column.hasnans):
+        return column  # the rule in a large table, and much faster than to look at each value
     if kind == "str":
         return column.fillna("").astype(str).astype("str")
     if kind == "float":

@@ -3,37 +3,38 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import multiprocessing
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-from typing import NamedTuple
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path, PurePath
 
 import pandas as pd
 
-from detpipe.core.errors import DataError
-from detpipe.data.config import CheckConfig
-from detpipe.data.formats.base import IssueLog, sample
-from detpipe.data.image import load_image, read_info
+from detpipe.data.check_config import CheckConfig
+from detpipe.data.copies import drop_copies
+from detpipe.data.findings import Findings
+from detpipe.data.formats.base import IMAGE_SUFFIXES, IssueLog, sample
+from detpipe.data.header import shown
+from detpipe.data.look import Look, Looks, look
+from detpipe.data.progress import follow
+from detpipe.data.spread import Died, spread
 
 _PROCESSES_FROM_BYTES = 64 * 2**20
 """Below this, starting processes takes longer than decoding in this one."""
-
-
-class _Look(NamedTuple):
-    """What an image file says. ``error`` is empty if it can be used."""
-
-    height: int = 0
-    width: int = 0
-    turned: bool = False
-    bits: int = 8
-    digest: bytes = b""
-    error: str = ""
+_STORED_AT_ONCE = 1000
+_MISSING = "missing"
+_DIED = "decoding it ended the process: {}"
 
 
 def check_images(
-    images: pd.DataFrame, root: Path, config: CheckConfig, log: IssueLog
+    images: pd.DataFrame,
+    root: Path,
+    config: CheckConfig,
+    log: IssueLog,
+    *,
+    cache: Path | None = None,
 ) -> tuple[pd.DataFrame, set[str]]:
     """The usable images with their files' sizes, and the ids of those whose listed size differed.
 
@@ -41,117 +42,159 @@ def check_images(
         images: the ``images`` table; a width or height of 0 means that the reader did
             not know it.
         root: the folder that paths are relative to.
-        config: whether to decode, in how many processes, and what to do about bad images.
+        config: whether to decode, in how many processes, and what to do about findings.
         log: gets the findings.
+        cache: folder in which to keep what decoding a picture found, by its content: the next check
+            decodes only what is new or changed, whatever its name and time. None keeps nothing.
     """
-    paths = {path: root / path for path in images["path"].unique()}
-    present = {path: file for path, file in paths.items() if file.is_file()}
-    looks = dict(zip(present, _look_at_all(list(present.values()), config), strict=True))
-    usable: list[bool] = []
-    sizes: list[tuple[int, int]] = []
-    mismatched: set[str] = set()
-    columns = (images[c].tolist() for c in ("image_id", "path", "width", "height"))
-    for image_id, path, width, height in zip(*columns, strict=True):
-        look = looks.get(path)
-        usable.append(look is not None and not look.error)
-        sizes.append((look.width, look.height) if look else (0, 0))
-        if look is None or look.error:
-            _say_unusable(image_id, path, look, config, log)
-        elif (listed := (width or look.width, height or look.height)) != (look.width, look.height):
-            mismatched.add(image_id)
-            _say_size(image_id, path, listed, look, log)
-    _say_deep(looks, log)
-    _check_copies(images, looks, log)
-    images = images.assign(width=[w for w, _ in sizes], height=[h for _, h in sizes])
-    return images[usable], mismatched
+    findings = Findings(config, log)
+    looks = _look_at_all(images["path"].unique().tolist(), Path(root), config, cache)
+    seen = pd.DataFrame(looks.values(), index=list(looks), columns=Look._fields).add_prefix("file_")
+    rows = images.join(seen, on="path")
+    usable = _check_files(rows, findings)
+    mismatched = _check_sizes(rows[usable], findings)
+    _say_unlisted(looks, Path(root), findings)
+    if len(deep := rows[usable & (rows["file_bits"] > 8)]):
+        findings.add_one(
+            "more_than_8_bits", f"{len(deep)} image(s)", file=shown(deep["path"].iloc[0]),
+            way_out="convert them to 8 bits", done="each one is scaled to 8 bits by its own range",
+        )  # fmt: skip
+    sized = images.assign(width=rows["file_width"], height=rows["file_height"])[usable]
+    files = rows.loc[usable, ["path", "split", "file_digest", "file_hash"]]
+    return sized[drop_copies(sized, files, findings)], mismatched
 
 
-def _look(path: str, *, decode: bool) -> _Look:
-    """Runs in a worker process, so it must stay a plain function of this module."""
-    try:
-        info = read_info(Path(path))
-        digest = b""
-        if decode:
-            load_image(Path(path))
-            digest = hashlib.blake2b(Path(path).read_bytes(), digest_size=16).digest()
-    except DataError as error:
-        return _Look(error=str(error))
-    return _Look(info.height, info.width, info.orientation >= 5, info.bits, digest)
-
-
-def _look_at_all(paths: Sequence[Path], config: CheckConfig) -> list[_Look]:
-    look = functools.partial(_look, decode=config.decode)
-    names = [str(path) for path in paths]
-    volume = sum(path.stat().st_size for path in paths)
-    if not (config.decode and config.workers and volume >= _PROCESSES_FROM_BYTES):
-        return [look(name) for name in names]
-    # spawn: forking a process that already runs threads (BLAS, MLflow) can hang.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(config.workers, mp_context=context) as pool:
-        return list(pool.map(look, names, chunksize=16))
-
-
-def _say_unusable(
-    image_id: str, path: str, look: _Look | None, config: CheckConfig, log: IssueLog
-) -> None:
-    strict = config.bad_image == "error"
-    log.add(
-        "error" if strict else "warning",
-        "missing_image" if look is None else "undecodable_image",
-        file=path,
-        image_id=image_id,
-        value=look.error if look else "",
-        action="restore the file, or set data.check.bad_image: drop"
-        if strict
-        else "image and its boxes dropped",
+def _look_at_all(
+    paths: Sequence[str], root: Path, config: CheckConfig, cache: Path | None
+) -> dict[str, Look]:
+    """Path → what its file says, in the order given."""
+    sizes = {path: _size(root / path) for path in paths}
+    present = [path for path, size in sizes.items() if size is not None]
+    volume = sum(size or 0 for size in sizes.values())
+    stored = Looks(cache if config.decode else None)
+    work = functools.partial(
+        look, decode=config.decode, max_pixels=config.max_pixels, cache=stored.file
     )
+    found, fresh = dict.fromkeys(paths, Look(error=_MISSING)), []
+    try:
+        with (
+            closing(_results(work, [str(root / p) for p in present], config, volume)) as results,
+            closing(follow(results, total=len(present), what="looking at pictures")) as steps,
+        ):
+            for index, result in steps:
+                found[present[index]] = result
+                fresh.append(result)
+                if len(fresh) >= _STORED_AT_ONCE:
+                    stored.store(fresh)
+                    fresh = []
+    finally:
+        stored.store(fresh)
+        stored.close()
+    return found
 
 
-def _say_deep(looks: Mapping[str, _Look], log: IssueLog) -> None:
-    deep = [path for path, look in looks.items() if look.bits > 8 and not look.error]
-    if deep:
-        log.add(
-            "info", "more_than_8_bits", file=deep[0], value=f"{len(deep)} image(s)",
-            action="each one is scaled to 8 bits by its own range",
-        )  # fmt: skip
+def _size(file: Path) -> int | None:
+    """Bytes of a file; None if there is none."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _say_size(
-    image_id: str, path: str, listed: tuple[int, int], look: _Look, log: IssueLog
-) -> None:
-    swapped = listed == (look.height, look.width)
-    rule, what = "size_mismatch", "the file's size decides"
-    if swapped and look.turned:
-        rule = "size_before_exif"
-        what = "the listed size is that of the picture before its EXIF rotation; it is used upright"
-    elif swapped:
-        rule, what = "size_swapped", "width and height are swapped; the file's size decides"
-    log.add(
-        "warning", rule, file=path, image_id=image_id,
-        value=f"listed {listed[0]}x{listed[1]}, file {look.width}x{look.height}",
-        action=f"{what}; look whether the boxes fit",
+def _results(
+    work: functools.partial[Look], files: Sequence[str], config: CheckConfig, volume: int
+) -> Generator[tuple[int, Look]]:
+    processes = config.workers
+    if processes == "auto":
+        pays = config.decode and volume >= _PROCESSES_FROM_BYTES
+        processes = _cores() if pays else 0
+    if processes < 1 or not files:
+        yield from enumerate(map(work, files))
+        return
+    with closing(spread(work, files, processes=processes)) as results:
+        for index, result in results:
+            if isinstance(result, Died):
+                yield index, Look(error=_DIED.format(result.how))
+            else:
+                yield index, result
+
+
+def _cores() -> int:
+    """CPU cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _check_files(rows: pd.DataFrame, findings: Findings) -> pd.Series:
+    """Says which images cannot be used; True for those that can."""
+    missing, error = rows["file_error"] == _MISSING, rows["file_error"]
+    findings.add("missing_image", _as_rows(rows[missing], ""), way_out="restore the file",
+                 done="image and its boxes dropped")  # fmt: skip
+    bad = ~missing & (error != "")
+    findings.add("undecodable_image", _as_rows(rows[bad], error[bad].map(shown)),
+                 way_out="restore the file")  # fmt: skip
+    usable = ~missing & ~bad
+    damaged = usable & (rows["file_damage"] != "")
+    action = findings.add(
+        "damaged_image", _as_rows(rows[damaged], rows["file_damage"][damaged]),
+        way_out="get the file again", done="kept; part of it may be grey or noise",
     )  # fmt: skip
+    return usable & ~damaged if action == "drop" else usable
 
 
-def _check_copies(images: pd.DataFrame, looks: Mapping[str, _Look], log: IssueLog) -> None:
-    """Names files that are listed twice, and (if they were decoded) files with equal content."""
-    for path, rows in images[images["path"].duplicated(keep=False)].groupby("path"):
-        splits = list(dict.fromkeys(rows["split"]))
-        rule = "image_in_two_splits" if len(splits) > 1 else "image_listed_twice"
-        log.add(
-            "warning", rule, file=str(path), image_id=str(rows["image_id"].iloc[0]),
-            value=sample(splits) if len(splits) > 1 else sample(rows["image_id"]),
-            action="kept; results on images that were trained on say little",
-        )  # fmt: skip
-    split_of = dict(zip(images["path"], images["split"], strict=True))
-    by_content: dict[bytes, list[str]] = {}
-    for path, look in looks.items():
-        if look.digest:
-            by_content.setdefault(look.digest, []).append(path)
-    for equal in (paths for paths in by_content.values() if len(paths) > 1):
-        splits = list(dict.fromkeys(split_of[path] for path in equal))
-        log.add(
-            "warning" if len(splits) > 1 else "info",
-            "same_picture_in_two_splits" if len(splits) > 1 else "same_picture",
-            file=equal[0], value=f"also {sample(equal[1:])}", action="kept",
-        )  # fmt: skip
+def _check_sizes(rows: pd.DataFrame, findings: Findings) -> set[str]:
+    """Says where the listed size is not the file's; the ids of these images."""
+    wide, high = rows["file_width"], rows["file_height"]
+    width, height = rows["width"].where(rows["width"] > 0, wide), rows["height"]
+    height = height.where(height > 0, high)
+    differ = (width != wide) | (height != high)
+    swapped = differ & (width == high) & (height == wide)
+    said = [
+        f"listed {a}x{b}, file {c}x{d}"
+        for a, b, c, d in zip(width, height, wide, high, strict=True)
+    ]
+    values = pd.Series(said, index=rows.index)
+    turned = rows["file_turned"].astype(bool)
+    for rule, which, what in (
+        ("size_before_exif", swapped & turned,
+         "the listed size is that of the picture before its EXIF rotation; it is used upright"),
+        ("size_swapped", swapped & ~turned,
+         "width and height are swapped; the file's size decides"),
+        ("size_mismatch", differ & ~swapped, "the file's size decides"),
+    ):  # fmt: skip
+        found = _as_rows(rows[which], values[which])
+        findings.add(rule, found, way_out="correct the listed size",
+                     done=f"{what}; look whether the boxes fit")  # fmt: skip
+    return set(rows["image_id"][differ])
+
+
+def _as_rows(rows: pd.DataFrame, value: pd.Series | str) -> pd.DataFrame:
+    return rows[["image_id"]].assign(file=rows["path"].map(shown), value=value)
+
+
+def _say_unlisted(looks: Mapping[str, Look], root: Path, findings: Findings) -> None:
+    """Names picture files beside the listed ones that no record names: one row a folder."""
+    if findings.config.setting("unlisted_picture")[0] == "ignore":
+        return
+    listed: dict[str, set[str]] = defaultdict(set)
+    for path in looks:
+        folder, name = os.path.split(os.path.normpath(root / path))
+        listed[folder].add(name)
+    for folder, names in sorted(listed.items()):
+        if not Path(folder).is_dir():
+            continue
+        with os.scandir(folder) as entries:
+            others = sorted(
+                entry.name for entry in entries
+                if entry.name not in names
+                and PurePath(entry.name).suffix.lower() in IMAGE_SUFFIXES
+                and entry.is_file()
+            )  # fmt: skip
+        if others:
+            findings.add_one(
+                "unlisted_picture", f"{len(others)}: {sample(map(shown, others))}",
+                file=shown(os.path.relpath(folder, root)), way_out="list or remove them",
+                done="not used",
+            )  # fmt: skip

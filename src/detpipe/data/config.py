@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from detpipe.core.config import Frozen, Spec, check_spec
-from detpipe.data.rules import RULE_OF, Action, Severity
+from detpipe.data.check_config import CheckConfig
 
 
 class SplitConfig(Frozen):
@@ -72,62 +72,74 @@ class SplitConfig(Frozen):
         return self
 
 
-class RuleSetting(Frozen):
-    """What to do about the findings of a rule."""
+class ClassesConfig(Frozen):
+    """Which of the data set's classes are used, and what they are called."""
 
-    action: Action
-    """``error``, ``drop``, ``clip``, ``fix``, ``keep`` (and report) or ``ignore``."""
-    severity: Literal["warning", "info"] | None = None
-    """Of the findings, where the action is not ``error``; without it the rule's own."""
+    rename: dict[str, str] = Field(default_factory=dict)
+    """The data set's name → the one to use; two that get the same name become one class."""
+    keep: list[str] = Field(default_factory=list)
+    """Only these classes, by their new names; empty: all of them."""
+    drop: list[str] = Field(default_factory=list)
+    """All classes but these, by their new names. Images stay, as images without objects."""
+
+    @model_validator(mode="after")
+    def _one_choice(self) -> Self:
+        if self.keep and self.drop:
+            raise ValueError("keep and drop exclude each other: what is not kept is dropped")
+        nameless = [old for old, new in self.rename.items() if not new.strip()]
+        if nameless:
+            raise ValueError(f"rename: {', '.join(nameless)} must get a name; or drop it")
+        return self
 
 
-class CheckConfig(Frozen):
-    """What the check looks for, and what it does about its findings."""
+READERS: Mapping[str, str] = {
+    **{
+        name: f"detpipe.data.formats.{name}.read"
+        for name in (
+            "auto", "coco", "voc", "yolo", "csv", "openimages", "crowdhuman", "parquet", "folder",
+            "join",
+        )
+    },
+    "sample": "detpipe.data.sample.read",
+}  # fmt: skip
+"""Short name of a reader → its import path."""
 
-    decode: bool = True
-    """Decode every image fully: finds truncated files before training does."""
-    workers: Literal["auto"] | int = "auto"
-    """Processes that decode; 0 decodes in the main process; ``auto``: as many as there are cores,
-    for more than a few megabytes."""
-    near_duplicates: int = Field(default=3, ge=0, le=16)
-    """Bits (of 64) in which the perceptual hashes of two pictures that look the same may differ."""
-    tiny: float = Field(default=4.0, ge=0)
-    """Pixels at the model's size: a box of a shorter side is reported as ``tiny_box``."""
-    max_pixels: int = Field(default=400_000_000, gt=0)
-    """A picture with more pixels is not decoded: it may be a decompression bomb."""
-    rules: dict[str, RuleSetting] = Field(default_factory=dict)
-    """Rule, or pattern (``near_*``) → action, or ``{action: …, severity: …}``: docs/rules.md lists
-    them. Where several patterns fit, the last one counts."""
 
-    @field_validator("rules", mode="before")
-    @classmethod
-    def _short_form(cls, value: object) -> object:
-        if not isinstance(value, Mapping):
-            return value
-        return {k: {"action": v} if isinstance(v, str) else v for k, v in value.items()}
+def full_reader(value: object) -> object:
+    """``coco``, or ``{use: coco, …}``, with the reader's import path; anything else as it is.
 
-    def setting(self, rule: str) -> tuple[Action, Severity]:
-        """(action, severity) of a rule as configured."""
-        own = RULE_OF[rule]
-        action, severity = own.action, own.severity
-        for pattern, setting in self.rules.items():
-            if fnmatchcase(rule, pattern) and setting.action in own.allowed:
-                action = setting.action
-                severity = setting.severity or (
-                    "warning" if own.severity == "error" else own.severity
-                )
-        return action, "error" if action == "error" else severity
+    Raises:
+        ValueError: a word that is neither a short name nor an import path.
+    """
+    if isinstance(value, str):
+        return full_reader({"use": value})
+    if not isinstance(value, Mapping) or not isinstance(use := value.get("use"), str):
+        return value
+    if use not in READERS and "." not in use:
+        near = difflib.get_close_matches(use, READERS, 1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise ValueError(
+            f"there is no reader '{use}': {hint}There are {', '.join(READERS)}, and any function "
+            f"by its full import path"
+        )
+    return {**value, "use": READERS.get(use, use)}
 
 
 class DataConfig(Frozen):
     """The ``data`` section: from somebody's folder to checked tables."""
 
     reader: Spec
-    """Reads the folder: ``detpipe.data.sample.read``, ``detpipe.data.formats.coco.read``, …"""
+    """Reads the folder: ``auto`` (looks what is in it), ``coco``, ``voc``, ``yolo``, ``csv``,
+    ``openimages``, ``crowdhuman``, ``parquet``, ``folder``, ``join``, ``sample``, or any function
+    by its import path; with options ``{use: coco, annotations: …}``."""
+    classes: ClassesConfig = ClassesConfig()
+    """Classes renamed, kept, dropped."""
     check: CheckConfig = CheckConfig()
     """What is checked, and what happens to what is wrong."""
     split: SplitConfig = SplitConfig()
     """Which image is used for what."""
+
+    _short_name = field_validator("reader", mode="before")(full_reader)
 
     @model_validator(mode="after")
     def _specs(self) -> Self:
@@ -186,3 +198,42 @@ class StreamConfig(Frozen):
         if isinstance(value, int) and value < 1:
             raise ValueError(f"threads must be auto or 1 and more, got {value}")
         return value
+
+
+WRITERS: Mapping[str, str] = {
+    name: f"detpipe.data.writers.{name}.write" for name in ("coco", "voc", "yolo", "csv", "parquet")
+}
+"""Short name of a writer → its import path."""
+
+
+class ConvertConfig(Frozen):
+    """The ``convert`` section: the same data set in another format."""
+
+    to: Spec
+    """Writes the folder: ``coco``, ``voc``, ``yolo``, ``csv``, ``parquet`` or any function by its
+    import path; with options ``{use: yolo, pictures: link, polygons: true}``."""
+    checked: bool = True
+    """Whether boxes and images pass the check first, which puts right or leaves out what is wrong,
+    and get the splits of ``data.split`` (a set without splits that is not divided stays one);
+    without it everything is written as it was read."""
+
+    @field_validator("to", mode="before")
+    @classmethod
+    def _short_name(cls, value: object) -> object:
+        if isinstance(value, str):
+            value = {"use": value}
+        if not isinstance(value, Mapping) or not isinstance(use := value.get("use"), str):
+            return value
+        if use not in WRITERS and "." not in use:
+            near = difflib.get_close_matches(use, WRITERS, 1)
+            hint = f"did you mean '{near[0]}'? " if near else ""
+            raise ValueError(
+                f"there is no writer '{use}': {hint}There are {', '.join(WRITERS)}, and any "
+                f"function by its full import path"
+            )
+        return {**value, "use": WRITERS.get(use, use)}
+
+    @model_validator(mode="after")
+    def _specs(self) -> Self:
+        check_spec(self.to, where="convert.to", args=3)
+        return self

@@ -92,15 +92,18 @@ def _spread(values: pd.Series) -> Iterator[tuple[str, float]]:
 
 
 def plots(images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame) -> dict[str, Figure]:
-    """Pictures of a data set: ``class_counts``, ``box_sizes``, ``boxes_per_image``, ``positions``.
+    """Pictures of a data set, by name.
 
-    They need no display, and matplotlib's global state (pyplot) is left alone.
+    ``class_counts``, ``image_sizes``, ``box_sizes``, ``aspect_ratios``, ``boxes_per_image`` and
+    ``positions``. They need no display, and matplotlib's global state (pyplot) is left alone.
     """
     splits = _ordered(images["split"])
     owner = boxes["image_id"].map(images.set_index("image_id")["split"])
     return {
         "class_counts": _class_counts(boxes, owner, classes, splits),
+        "image_sizes": _image_sizes(images, splits),
         "box_sizes": _box_sizes(boxes, owner, splits),
+        "aspect_ratios": _aspect_ratios(boxes, owner, splits),
         "boxes_per_image": _boxes_per_image(images, boxes, splits),
         "positions": _positions(images, boxes),
     }
@@ -157,6 +160,41 @@ def _box_sizes(boxes: pd.DataFrame, owner: pd.Series, splits: list[str]) -> Figu
         axes.annotate(name, (side, 0.99), xycoords=("data", "axes fraction"), rotation=90,
                       va="top", ha="right", fontsize=7, color="grey")  # fmt: skip
     axes.set_xlabel("square root of width times height, pixels")
+    axes.set_ylabel("boxes")
+    return figure
+
+
+def _image_sizes(images: pd.DataFrame, splits: list[str]) -> Figure:
+    figure, axes = _figure("Image sizes")
+    for split in splits:
+        rows = images[images["split"] == split]
+        sizes = rows.groupby(["width", "height"]).size().reset_index(name="count")
+        area = 12 + 200 * sizes["count"] / max(1, len(images))  # a bigger dot: more images
+        axes.scatter(
+            sizes["width"], sizes["height"], s=area, alpha=0.5, label=_plain(split) or "all"
+        )
+    if splits:
+        axes.legend()
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("width, pixels (upright)")
+    axes.set_ylabel("height, pixels")
+    return figure
+
+
+def _aspect_ratios(boxes: pd.DataFrame, owner: pd.Series, splits: list[str]) -> Figure:
+    figure, axes = _figure("Aspect ratios of boxes")
+    ratios = (boxes["x2"] - boxes["x1"]) / (boxes["y2"] - boxes["y1"])
+    ratios = ratios[np.isfinite(ratios) & (ratios > 0)]
+    if len(ratios):
+        most = max(ratios.max(), 1 / ratios.min(), 2.0) * 1.001
+        parts = [ratios[owner.loc[ratios.index] == split] for split in splits]
+        edges = np.geomspace(1 / most, most, 41)
+        axes.hist(parts, edges, stacked=True, label=[_plain(s) or "all" for s in splits])
+        axes.set_xscale("log")
+        axes.legend()
+    axes.axvline(1, color="grey", linewidth=0.8, linestyle="--")
+    axes.set_xlabel("width / height")
     axes.set_ylabel("boxes")
     return figure
 

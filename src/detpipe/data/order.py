@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -107,3 +108,14 @@ class Sequential:
     def index(self, position: int) -> int:
         """See :class:`Sampler`."""
         return position % self._length
+
+
+class Listed:
+    """Chosen images in their order, once."""
+
+    def __init__(self, images: Sequence[int]) -> None:
+        self._images = images
+
+    def index(self, position: int) -> int:
+        """See :class:`Sampler`."""
+        return self._images[position]

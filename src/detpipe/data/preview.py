@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import colorsys
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from detpipe.core.fonts import font_of_size
 from detpipe.core.types import Batch, Target
 from detpipe.data.geometry import to_pixels
+from detpipe.data.marks import Mark, colour_of, draw_marks
 
 if TYPE_CHECKING:
-    from PIL import Image, ImageDraw
+    from PIL import Image
     from torch import Tensor
 
 _READABLE = 400
@@ -59,71 +59,28 @@ def draw_batch(batch: Batch, class_names: Sequence[str]) -> Image.Image:
 
 def _tile(image: Tensor, target: Target, class_names: Sequence[str]) -> Image.Image:
     """One image with its boxes."""
-    from PIL import Image, ImageDraw
+    from PIL import Image
 
     picture = Image.fromarray(to_pixels(image))
     scale = max(1, math.ceil(_READABLE / max(picture.size)))
     picture = picture.resize(
         (picture.width * scale, picture.height * scale), Image.Resampling.NEAREST
     )
-    canvas = ImageDraw.Draw(picture)
-    font = font_of_size(12)
-    objects = list(
-        zip(
+    marks = [
+        Mark(
+            (x1, y1, x2, y2),
+            ", ".join([class_names[label - 1], *(["crowd"] * crowd), *(["difficult"] * difficult)]),
+            colour_of(label - 1, len(class_names)),
+            dashed=crowd,
+            width=1 if difficult else 2,
+        )
+        for label, (x1, y1, x2, y2), crowd, difficult in zip(
             target.labels.tolist(), (target.boxes * scale).tolist(),
             target.iscrowd.tolist(), target.difficult.tolist(), strict=True,
         )
-    )  # fmt: skip
-    colours = [_colour(label - 1, len(class_names)) for label, *_ in objects]
-    for (label, box, crowd, difficult), colour in zip(objects, colours, strict=True):
-        words = [class_names[label - 1], *(["crowd"] * crowd), *(["difficult"] * difficult)]
-        _name(canvas, box, ", ".join(words), colour, font, picture.size)
-    for (_, (x1, y1, x2, y2), crowd, difficult), colour in zip(objects, colours, strict=True):
-        corners = (x1, y1, max(x1, x2 - 1), max(y1, y2 - 1))  # Pillow's are inclusive
-        if crowd:
-            _dashed(canvas, corners, colour)
-        else:
-            canvas.rectangle(corners, outline=colour, width=1 if difficult else 2)
+    ]  # fmt: skip
+    draw_marks(picture, marks)
     return picture
-
-
-def _colour(index: int, count: int) -> tuple[int, int, int]:
-    """A strong colour, as far from those of the other classes as their number lets it be."""
-    red, green, blue = colorsys.hsv_to_rgb(index / max(1, count), 1.0, 0.75)
-    return round(red * 255), round(green * 255), round(blue * 255)
-
-
-def _dashed(
-    canvas: ImageDraw.ImageDraw,
-    corners: tuple[float, float, float, float],
-    colour: tuple[int, int, int],
-    *,
-    dash: int = 6,
-) -> None:
-    x1, y1, x2, y2 = corners
-    for start in range(round(x1), round(x2) + 1, 2 * dash):
-        for y in (y1, y2):
-            canvas.line((start, y, min(start + dash, x2), y), fill=colour, width=2)
-    for start in range(round(y1), round(y2) + 1, 2 * dash):
-        for x in (x1, x2):
-            canvas.line((x, start, x, min(start + dash, y2)), fill=colour, width=2)
-
-
-def _name(
-    canvas: ImageDraw.ImageDraw,
-    box: Sequence[float],
-    text: str,
-    colour: tuple[int, int, int],
-    font: Any,
-    limits: tuple[int, int],
-) -> None:
-    """The label above its box, moved into the picture where it sticks out."""
-    left, top, right, bottom = canvas.textbbox((0, 0), text, font=font)
-    width, height = right - left + 2, bottom - top + 2
-    x = min(max(0, box[0]), max(0, limits[0] - width))
-    y = min(max(0, box[1] - height), max(0, limits[1] - height))
-    canvas.rectangle((x, y, x + width, y + height), fill=colour)
-    canvas.text((x + 1 - left, y + 1 - top), text, fill="white", font=font)
 
 
 def _shortened(text: str, font: Any, width: int) -> str:

@@ -138,7 +138,7 @@ def _drawn(
     units = free["path"] if groups is None else groups[free.index]
     names, has, weights = _counted(free, units, boxes)
     if config.by == "folds":
-        chosen = _fold_of(has, weights, config, test_is_kept=(kept == "test").any())
+        chosen = _fold_of(has, weights, config, test_is_kept=bool((kept == "test").any()))
     else:
         names_of = [name for name in SPLITS if not (kept == name).any()]
         shares = np.array([getattr(config, name) for name in names_of], dtype=float)

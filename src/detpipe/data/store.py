@@ -1,61 +1,41 @@
-"""The training set in memory: a few flat arrays, never a list of records.
+"""The images and boxes that training reads: a few flat arrays, never a list of records.
 
-Worker processes share the arrays' pages after a fork, and because nothing in them is reference
-counted the pages stay shared: memory does not grow with workers, epochs or annotations.
+They are one file that processes map, so its pages are there once whatever the number of workers
+and ranks, and opening it takes no time. Nothing in the arrays is reference counted, so those made
+in memory stay shared after a fork too: memory does not grow with workers, epochs or annotations.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import torch
 
 from detpipe.core.errors import DataError, one_message
 from detpipe.core.tables import BOX_COLUMNS
-from detpipe.core.types import Target
+from detpipe.data import column_file
+from detpipe.data.texts import Places, Texts, from_zero, positions, small
 
+if TYPE_CHECKING:
+    from detpipe.core.types import Target
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Texts:
-    """Texts as one run of UTF-8 bytes.
-
-    Attributes:
-        data: ``uint8``, all texts one after the other.
-        ends: ``int64 [N + 1]``; text i lies in ``data[ends[i]:ends[i + 1]]``.
-    """
-
-    data: npt.NDArray[np.uint8]
-    ends: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> Self:
-        """Packs ``texts``; names that are not UTF-8 on disk survive (surrogate escapes)."""
-        parts = [text.encode("utf-8", "surrogateescape") for text in texts]
-        ends = np.zeros(len(parts) + 1, np.int64)
-        np.cumsum([len(part) for part in parts], out=ends[1:])
-        return cls(np.frombuffer(b"".join(parts), np.uint8), ends)
-
-    def __len__(self) -> int:
-        return len(self.ends) - 1
-
-    def __getitem__(self, index: int) -> str:
-        part = self.data[self.ends[index] : self.ends[index + 1]]
-        return part.tobytes().decode("utf-8", "surrogateescape")
+_FIRST_SPLITS = ("train", "val", "test")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Store:
-    """The images of one split and their boxes.
+    """Images, ordered by split, and their boxes.
 
     Image i of N has the boxes ``offsets[i]:offsets[i + 1]`` of M. Boxes and area are in pixels of
     the upright image on disk, x2/y2 exclusive.
+
+    One that was opened is pickled as the name of its file, so a process that is given it maps the
+    same pages; one made in memory is pickled with its arrays.
 
     Attributes:
         root: folder the paths are relative to.
@@ -63,12 +43,13 @@ class Store:
         paths: N texts.
         image_ids: N texts.
         sizes: ``int32 [N, 2]`` (height, width) of the upright image; 0 where the table has none.
-        offsets: ``int64 [N + 1]``.
+        offsets: ``int [N + 1]``.
         boxes: ``float32 [M, 4]``.
-        labels: ``int32 [M]``, 1..C.
+        labels: the smallest unsigned integers that hold them ``[M]``, 1..C.
         area: ``float32 [M]``.
         iscrowd: ``bool [M]``.
         difficult: ``bool [M]``.
+        splits: (name, start, stop) of each split's images, in order.
     """
 
     root: Path
@@ -76,23 +57,15 @@ class Store:
     paths: Texts
     image_ids: Texts
     sizes: npt.NDArray[np.int32]
-    offsets: npt.NDArray[np.int64]
+    offsets: Places
     boxes: npt.NDArray[np.float32]
-    labels: npt.NDArray[np.int32]
+    labels: npt.NDArray[np.integer[Any]]
     area: npt.NDArray[np.float32]
     iscrowd: npt.NDArray[np.bool_]
     difficult: npt.NDArray[np.bool_]
-
-    def digest(self) -> str:
-        """Sixteen hex digits that change with any image, box or class."""
-        content = hashlib.sha256("\n".join(self.class_names).encode())
-        arrays = (
-            self.paths.data, self.image_ids.data, self.sizes, self.offsets, self.boxes,
-            self.labels, self.area, self.iscrowd, self.difficult,
-        )  # fmt: skip
-        for array in arrays:
-            content.update(np.ascontiguousarray(array).tobytes())
-        return content.hexdigest()[:16]
+    splits: tuple[tuple[str, int, int], ...] = ()
+    _file: tuple[Path, str | None, str] | None = field(default=None, init=False, repr=False)
+    """File, split and key of one that was opened. ``replace`` drops it: the arrays may differ."""
 
     @classmethod
     def from_tables(
@@ -107,7 +80,8 @@ class Store:
         """Packs the tables ``images``, ``boxes`` and ``classes`` (see ``core/tables.py``).
 
         Args:
-            images: one row an image; their order is kept.
+            images: one row an image. They are ordered by split (train, val, test, then others by
+                name); their order within a split is kept.
             boxes: one row an object; the order within an image is kept. Boxes of other
                 images are left out.
             classes: the classes in the order of the labels.
@@ -119,40 +93,118 @@ class Store:
         """
         if split is not None:
             images = images[images["split"] == split]
-        row_of = pd.Series(np.arange(len(images)), index=pd.Index(images["image_id"], dtype=object))
-        found = boxes["image_id"].astype(object).map(row_of)
-        boxes, rows = boxes[found.notna()], found[found.notna()].to_numpy(np.int64)
-        order = np.argsort(rows, kind="stable")
-        boxes = boxes.iloc[order]
-        _refuse_strangers(boxes, classes)
-        offsets = np.zeros(len(images) + 1, np.int64)
-        np.cumsum(np.bincount(rows, minlength=len(images)), out=offsets[1:])
-        names = tuple(str(name) for name in classes["class_name"])
-        label_of = {name: label for label, name in enumerate(names, start=1)}
+        images, splits = _by_split(images)
         return cls(
             root=Path(root),
-            class_names=names,
-            paths=Texts.of(images["path"].tolist()),
-            image_ids=Texts.of(images["image_id"].tolist()),
+            class_names=tuple(str(name) for name in classes["class_name"]),
+            paths=Texts.of(images["path"]),
+            image_ids=Texts.of(images["image_id"]),
             sizes=np.ascontiguousarray(images[["height", "width"]].to_numpy(np.int32)),
-            offsets=offsets,
-            boxes=np.ascontiguousarray(boxes[BOX_COLUMNS].to_numpy(np.float32)),
-            labels=np.array([label_of[name] for name in boxes["class_name"]], np.int32),
-            area=boxes["area"].to_numpy(np.float32, copy=True),
-            iscrowd=boxes["iscrowd"].to_numpy(np.bool_, copy=True),
-            difficult=boxes["difficult"].to_numpy(np.bool_, copy=True),
+            splits=splits,
+            **_by_image(boxes, images, classes),
         )
+
+    @classmethod
+    def open(cls, path: Path, root: Path, *, split: str | None = None) -> Self:
+        """Maps a file of :meth:`save`; its pages are read when they are first touched.
+
+        Args:
+            path: the file.
+            root: folder the paths are relative to.
+            split: only images of this split; None takes all.
+
+        Raises:
+            DataError: the file is missing, none of ours, cut short, or of a newer version.
+        """
+        path = path.absolute()
+        about, columns, key = column_file.read(path)
+        parts: dict[str, Any] = dict(columns)
+        for name in ("paths", "image_ids"):
+            parts[name] = Texts(parts.pop(f"{name}.data"), parts.pop(f"{name}.ends"))
+        store = cls(
+            root=Path(root),
+            class_names=tuple(about["class_names"]),
+            splits=tuple((name, start, stop) for name, start, stop in about["splits"]),
+            **parts,
+        )
+        store = store._opened(path, None, key)
+        return store if split is None else store.split(split)
+
+    def save(self, path: Path) -> None:
+        """Writes all but ``root`` to one file (:mod:`detpipe.data.column_file`), or nothing."""
+        about = {
+            "class_names": self.class_names,
+            "splits": self.splits,
+            "digest": self.digest(),
+        }
+        column_file.write(path, self._columns(), about)
+
+    def split(self, name: str) -> Self:
+        """The images of one split, none if there is no such split; boxes and texts are not copied.
+
+        Nor is anything else of the file's first split, which is the training set's.
+        """
+        bounds = {split: (start, stop) for split, start, stop in self.splits}
+        start, stop = bounds.get(name, (0, 0))
+        part = slice(self.offsets[start], self.offsets[stop])
+        boxes = {
+            column: getattr(self, column)[part]
+            for column in ("boxes", "labels", "area", "iscrowd", "difficult")
+        }
+        found = replace(
+            self,
+            paths=self.paths.part(start, stop),
+            image_ids=self.image_ids.part(start, stop),
+            sizes=self.sizes[start:stop],
+            offsets=from_zero(self.offsets[start : stop + 1]),
+            splits=((name, 0, stop - start),) if name in bounds else (),
+            **boxes,
+        )
+        if self._file is None or name not in bounds:
+            return found
+        return found._opened(self._file[0], name, self._file[2])
+
+    def at(self, root: Path) -> Self:
+        """The same with its pictures below another folder."""
+        moved = replace(self, root=Path(root))
+        return moved if self._file is None else moved._opened(*self._file)
+
+    def _opened(self, path: Path, split: str | None, key: str) -> Self:
+        object.__setattr__(self, "_file", (path, split, key))
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> str | tuple[Any, ...]:
+        if self._file is None:
+            return object.__reduce_ex__(self, protocol)
+        return _opened_again, (*self._file, self.root)
+
+    def digest(self) -> str:
+        """Sixteen hex digits that change with any image, box or class."""
+        content = hashlib.sha256("\n".join(self.class_names).encode("utf-8", "surrogateescape"))
+        arrays = (
+            self.paths.data, self.image_ids.data, self.sizes, self.offsets.astype(np.int64),
+            self.boxes, self.labels.astype(np.int32), self.area, self.iscrowd, self.difficult,
+        )  # fmt: skip
+        for array in arrays:
+            content.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return content.hexdigest()[:16]
 
     def __len__(self) -> int:
         return len(self.image_ids)
 
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        return {
+            "paths.data": self.paths.data, "paths.ends": self.paths.ends,
+            "image_ids.data": self.image_ids.data, "image_ids.ends": self.image_ids.ends,
+            "sizes": self.sizes, "offsets": self.offsets, "boxes": self.boxes,
+            "labels": self.labels, "area": self.area, "iscrowd": self.iscrowd,
+            "difficult": self.difficult,
+        }  # fmt: skip
+
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays together."""
-        arrays = (self.sizes, self.offsets, self.boxes, self.labels, self.area, self.iscrowd,
-                  self.difficult, self.paths.data, self.paths.ends, self.image_ids.data,
-                  self.image_ids.ends)  # fmt: skip
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in self._columns().values())
 
     def path(self, index: int) -> Path:
         """Where image ``index`` lies."""
@@ -160,6 +212,10 @@ class Store:
 
     def target(self, index: int) -> Target:
         """What is in image ``index``, in pixels of the upright image; tensors are copies."""
+        import torch  # here: the data pipeline packs a store without it
+
+        from detpipe.core.types import Target
+
         part = slice(self.offsets[index], self.offsets[index + 1])
         height, width = self.sizes[index].tolist()
         return Target(
@@ -173,14 +229,58 @@ class Store:
         )
 
 
-def _refuse_strangers(boxes: pd.DataFrame, classes: pd.DataFrame) -> None:
-    known = classes["class_name"].tolist()
-    counts = boxes.loc[~boxes["class_name"].isin(known), "class_name"].value_counts()
-    if len(counts):
+def _opened_again(path: Path, split: str | None, key: str, root: Path) -> Store:
+    store = Store.open(path, root, split=split)
+    if store._file != (path, split, key):
         raise DataError(
-            one_message(
-                f"boxes of classes that are not among the known ones ({', '.join(known)}); correct "
-                f"the annotations, or run the data pipeline again:",
-                [f"'{name}': {count} box(es)" for name, count in counts.items()],
-            )
+            f"'{path}' has changed since this run opened it; start the run again, and leave the "
+            f"data pipeline alone while it runs"
         )
+    return store
+
+
+def _by_split(images: pd.DataFrame) -> tuple[pd.DataFrame, tuple[tuple[str, int, int], ...]]:
+    """The images ordered by split, and where each split lies."""
+    found = set(images["split"].unique())
+    names = [name for name in _FIRST_SPLITS if name in found] + sorted(found - {*_FIRST_SPLITS})
+    rank = positions(images["split"], pd.Series(names, dtype=object))
+    stops = np.cumsum(np.bincount(rank, minlength=len(names))).tolist()
+    if (np.diff(rank) < 0).any():
+        images = images.iloc[np.argsort(rank, kind="stable")]
+    return images, tuple(zip(names, [0, *stops[:-1]], stops, strict=False))
+
+
+def _by_image(
+    boxes: pd.DataFrame, images: pd.DataFrame, classes: pd.DataFrame
+) -> dict[str, npt.NDArray[Any]]:
+    """The store's columns of the boxes, ordered by image."""
+    rows = positions(boxes["image_id"], images["image_id"])
+    # Those of other images have -1 and come first.
+    order = np.argsort(rows, kind="stable")[np.count_nonzero(rows < 0) :]
+    offsets = np.zeros(len(images) + 1, np.int64)
+    np.cumsum(np.bincount(rows[order], minlength=len(images)), out=offsets[1:])
+    labels = positions(boxes["class_name"], classes["class_name"])[order] + 1
+    if not labels.all():
+        _refuse_strangers(boxes["class_name"].iloc[order[labels == 0]], classes)
+    corners = np.empty((len(order), 4), np.float32)
+    for place, name in enumerate(BOX_COLUMNS):
+        corners[:, place] = boxes[name].to_numpy()[order]
+    return {
+        "offsets": small(offsets),
+        "boxes": corners,
+        "labels": labels.astype(np.min_scalar_type(len(classes))),
+        "area": boxes["area"].to_numpy(np.float32)[order],
+        "iscrowd": boxes["iscrowd"].to_numpy(np.bool_)[order],
+        "difficult": boxes["difficult"].to_numpy(np.bool_)[order],
+    }
+
+
+def _refuse_strangers(names: pd.Series, classes: pd.DataFrame) -> None:
+    raise DataError(
+        one_message(
+            f"boxes of classes that are not among the known ones "
+            f"({', '.join(classes['class_name'])}); correct the annotations, or run the data "
+            f"pipeline again:",
+            [f"'{name}': {count} box(es)" for name, count in names.value_counts().items()],
+        )
+    )

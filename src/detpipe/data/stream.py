@@ -7,7 +7,6 @@ seed and on 1,600, not on how the run got there nor on how many processes read.
 from __future__ import annotations
 
 import itertools
-import math
 import multiprocessing
 import signal
 import sys
@@ -22,9 +21,8 @@ from torch.utils.data import DataLoader, Dataset
 from detpipe.core.errors import DataError, DetpipeError
 from detpipe.core.types import Batch
 from detpipe.data.config import Resize
-from detpipe.data.order import Sampler
+from detpipe.data.order import Listed, Sampler
 from detpipe.data.reader import Reader
-from detpipe.data.sampler import sequential
 from detpipe.data.store import Store
 from detpipe.data.transform import Step
 from detpipe.data.transport import FlatBatch
@@ -100,6 +98,7 @@ class EvalStream:
 
     Args:
         store: the images.
+        indices: only these of them, in this order.
         batch_size: images of one batch.
         resize: the size at which images reach the model; None keeps theirs.
         workers: processes that read; 0 reads in this one.
@@ -114,27 +113,29 @@ class EvalStream:
         store: Store,
         *,
         batch_size: int,
+        indices: Sequence[int] | None = None,
         resize: Resize | None = None,
         workers: int = 0,
         pin_memory: bool = False,
     ) -> None:
         if len(store) == 0:
             raise DataError("there is no image to evaluate on: this split is empty")
+        chosen = range(len(store)) if indices is None else indices
         self._batches = _Batches(
-            reader=Reader(store=store, sampler=sequential(length=len(store)), resize=resize),
+            reader=Reader(store=store, sampler=Listed(chosen), resize=resize),
             batch_size=batch_size,
-            end=len(store),
+            end=len(chosen),
         )
+        self._positions = range(0, len(chosen), batch_size)
         self._workers, self._pin_memory = workers, pin_memory
 
     def __len__(self) -> int:
         """Batches in one pass."""
-        return math.ceil(len(self._batches.reader.store) / self._batches.batch_size)
+        return len(self._positions)
 
     def __iter__(self) -> Iterator[Batch]:
         """One pass; see :meth:`TrainStream.batches` for errors."""
-        positions = range(0, len(self._batches.reader.store), self._batches.batch_size)
-        return _load(self._batches, positions, self._workers, self._pin_memory)
+        return _load(self._batches, self._positions, self._workers, self._pin_memory)
 
 
 @dataclass(frozen=True, kw_only=True)

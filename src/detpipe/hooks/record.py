@@ -7,9 +7,10 @@ import math
 import sys
 from collections.abc import Mapping
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detpipe.core.config import Every
+from detpipe.core.console import log_console
 from detpipe.core.errors import ConfigError, DetpipeError
 from detpipe.train.contract import Hook, LoopContext, Phase, due
 
@@ -134,7 +135,7 @@ class ProgressBar(Hook):
             TextColumn("step {task.completed}/{task.total}"),
             BarColumn(),
             TextColumn("{task.percentage:.0f} %  {task.fields[left]} left  {task.fields[loss]}"),
-            console=_log_console(),
+            console=log_console(),
             transient=True,
             refresh_per_second=self._refresh,
         )
@@ -177,13 +178,3 @@ def clock(seconds: float) -> str:
     """Hours, minutes, seconds: ``1:02:03``."""
     whole = round(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-
-
-def _log_console() -> Any:
-    """The console that log lines go to, so that lines and the bar do not tear each other."""
-    from rich.logging import RichHandler
-
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, RichHandler):
-            return handler.console
-    return None

@@ -1,8 +1,8 @@
 """The pipelines, one file each: nodes and wiring on one screen.
 
 Kedro reads the type hints of node functions when it starts, so the names in them must exist then;
-``DataFrame``, ``Module`` and ``Weights`` stand for the real classes without importing pandas and
-torch.
+``DataFrame``, ``Module``, ``Store`` and ``Weights`` stand for the real classes without importing
+pandas and torch.
 """
 
 from pathlib import Path
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
     from detpipe.core.types import Weights
+    from detpipe.data.store import Store
 else:
-    DataFrame = Module = Weights = Any
+    DataFrame = Module = Store = Weights = Any
 
-__all__ = ["DataFrame", "Module", "Weights", "existing"]
+__all__ = ["DataFrame", "Module", "Store", "Weights", "existing"]
 
 
 def existing(raw: Path) -> Path:

@@ -8,8 +8,9 @@ from typing import Any
 from kedro.pipeline import Node, Pipeline
 
 from detpipe.core.errors import DataError
-from detpipe.data.config import DataConfig
-from detpipe.pipelines import DataFrame
+from detpipe.data.config import DataConfig, StreamConfig
+from detpipe.evaluate.config import EvaluateConfig
+from detpipe.pipelines import DataFrame, Store
 
 SAMPLE = "detpipe.data.sample.read"
 """The reader that makes its data set when there is none."""
@@ -18,20 +19,22 @@ SAMPLE = "detpipe.data.sample.read"
 def read(
     raw: Path, data: DataConfig
 ) -> tuple[DataFrame, DataFrame, DataFrame, DataFrame, dict[str, str]]:
-    """The folder as tables, just as its author left it, and what the reader noticed.
+    """The folder as tables, as its author left it but for ``data.classes``; and what was noticed.
 
     The last output is the annotation files' signature, by which later pipelines know whether the
     tables are still those of the files.
     """
-    from detpipe.data.signature import signature
+    from detpipe.data.formats.classes import choose_classes
+    from detpipe.data.signature import places_outside, signature
 
     if data.reader.use == SAMPLE and not raw.exists() and raw.parent.name != "01_raw":
         raise DataError(
             f"there is no folder '{raw}', and data.reader is the built-in sample set: for your own "
             f"data name its reader, as in data.reader.use=detpipe.data.formats.coco.read"
         )
-    found = data.reader.build(raw)
-    return found.images, found.boxes, found.classes, found.issues, signature(raw)
+    found = choose_classes(data.reader.build(raw), data.classes)
+    signed = signature(raw, places_outside(raw, data.reader.options))
+    return found.images, found.boxes, found.classes, found.issues, signed
 
 
 def check(
@@ -40,45 +43,66 @@ def check(
     boxes: DataFrame,
     classes: DataFrame,
     issues: DataFrame,
+    cache: Path,
     data: DataConfig,
+    stream: StreamConfig,
+    evaluate: EvaluateConfig,
 ) -> tuple[DataFrame, DataFrame, DataFrame]:
     """Every annotation and every image looked at; bad ones dropped or mended.
 
-    Errors are refused by the next nodes, when ``data_issues`` is written.
+    Errors are refused by ``accept``, when ``data_issues`` and ``data_page`` are written.
     """
     from detpipe.data.check import inspect
     from detpipe.data.formats.base import Annotations
 
-    found = inspect(Annotations(images, boxes, classes, issues), raw, data.check)
+    found = inspect(
+        Annotations(images, boxes, classes, issues),
+        raw,
+        data.check,
+        cache=cache,
+        resize=stream.resize,
+        max_detections=evaluate.max_detections,
+    )
     return found.images, found.boxes, found.issues
 
 
-def split(
-    images: DataFrame, boxes: DataFrame, issues: DataFrame, raw: Path, data: DataConfig
-) -> DataFrame:
-    """Each image gets its use: train, val or test; a set with errors is refused."""
+def draw_page(
+    raw: Path, images: DataFrame, boxes: DataFrame, classes: DataFrame, issues: DataFrame
+) -> str:
+    """What is in the data set and what is wrong with it, as one HTML page."""
+    from detpipe.data.page import page
+
+    return page(images, boxes, classes, issues, raw, name=raw.name)
+
+
+def accept(raw: Path, issues: DataFrame, page: str) -> bool:
+    """Refuses a data set with errors; everything that says what they are is written by then."""
     from detpipe.data.check import require_valid
-    from detpipe.data.prepare import split as split_images
 
     require_valid(issues, raw)
+    return True
+
+
+def split(images: DataFrame, boxes: DataFrame, accepted: bool, data: DataConfig) -> DataFrame:
+    """Each image gets its use: train, val or test."""
+    from detpipe.data.split import split as split_images
+
     return split_images(images, boxes, data.split)
 
 
 def list_classes(
-    classes: DataFrame, boxes: DataFrame, issues: DataFrame, raw: Path, data: DataConfig
+    classes: DataFrame, boxes: DataFrame, accepted: bool, data: DataConfig
 ) -> DataFrame:
-    """The classes the model learns, in the order of its labels; a set with errors is refused."""
-    from detpipe.data.check import require_valid
+    """The classes the model learns, in the order of its labels."""
     from detpipe.data.prepare import list_classes as classes_in_use
 
-    require_valid(issues, raw)
     return classes_in_use(classes, boxes, data.check)
 
 
 def describe(
     images: DataFrame, boxes: DataFrame, classes: DataFrame
 ) -> tuple[DataFrame, dict[str, Any]]:
-    """Counts, sizes and plots of the data set."""
+    """Counts, sizes and plots of the data set as it is trained on."""
     from detpipe.data import describe as description
 
     return (
@@ -87,8 +111,24 @@ def describe(
     )
 
 
+def pack(images: DataFrame, boxes: DataFrame, classes: DataFrame) -> Store:
+    """The annotations as one file of columns that training and evaluation map into memory."""
+    from detpipe.data.store import Store as PackedStore
+
+    return PackedStore.from_tables(images, boxes, classes, Path())
+
+
+def self_test(
+    images: DataFrame, boxes: DataFrame, classes: DataFrame, evaluate: EvaluateConfig
+) -> DataFrame:
+    """The AP of a perfect detector: 100, or the reason why these settings cannot show it."""
+    from detpipe.evaluate.self_test import self_test as score_truth
+
+    return score_truth(images, boxes, classes, max_detections=evaluate.max_detections)
+
+
 def create_pipeline() -> Pipeline:
-    """raw → images, boxes, classes, data_issues, data_summary."""
+    """raw → images, boxes, classes, store; data_issues, data_page, data_summary, self_test."""
     return Pipeline(
         [
             Node(
@@ -99,21 +139,36 @@ def create_pipeline() -> Pipeline:
             ),
             Node(
                 check,
-                ["raw", "images_read", "boxes_read", "classes_read", "issues_read", "params:data"],
+                [
+                    "raw", "images_read", "boxes_read", "classes_read", "issues_read",
+                    "check_cache", "params:data", "params:stream", "params:evaluate",
+                ],
                 ["images_checked", "boxes", "data_issues"],
                 name="check",
             ),
             Node(
-                split, ["images_checked", "boxes", "data_issues", "raw", "params:data"], "images",
+                draw_page,
+                ["raw", "images_checked", "boxes", "classes_read", "data_issues"],
+                "data_page",
+                name="draw_page",
+            ),
+            Node(accept, ["raw", "data_issues", "data_page"], "accepted", name="accept"),
+            Node(
+                split, ["images_checked", "boxes", "accepted", "params:data"], "images",
                 name="split",
             ),
             Node(
-                list_classes, ["classes_read", "boxes", "data_issues", "raw", "params:data"],
-                "classes", name="list_classes",
+                list_classes, ["classes_read", "boxes", "accepted", "params:data"], "classes",
+                name="list_classes",
             ),
+            Node(pack, ["images", "boxes", "classes"], "store", name="pack"),
             Node(
                 describe, ["images", "boxes", "classes"], ["data_summary", "data_plots"],
                 name="describe",
+            ),
+            Node(
+                self_test, ["images", "boxes", "classes", "params:evaluate"], "self_test",
+                name="self_test",
             ),
         ],
         namespace="data",

@@ -12,7 +12,7 @@ from detpipe.core.errors import ConfigError
 from detpipe.data.config import StreamConfig
 from detpipe.evaluate.config import EvaluateConfig, FilesConfig
 from detpipe.models.config import ModelSpec
-from detpipe.pipelines import DataFrame, Module, Weights, existing
+from detpipe.pipelines import DataFrame, Module, Store, Weights, existing
 
 logger = logging.getLogger(__name__)
 
@@ -37,26 +37,23 @@ def load_trained(
 def detect(
     dataset: str,
     model: Module,
-    images: DataFrame,
-    boxes: DataFrame,
-    classes: DataFrame,
+    store: Store,
     raw: Path,
     stream: StreamConfig,
     evaluate: EvaluateConfig,
 ) -> DataFrame:
     """Detections in the images of ``dataset``, each image once; no rows if it has no images."""
     from detpipe.core.tables import DETECTIONS
-    from detpipe.data.store import Store
     from detpipe.data.stream import EvalStream
     from detpipe.evaluate.run import predict
     from detpipe.train.launch import pick_device, torch_threads
 
-    if not (images["split"] == dataset).any():
+    store = store.split(dataset)
+    if not len(store):
         logger.info("the data set has no images for '%s': there is nothing to detect", dataset)
         return DETECTIONS.empty()
-    store = Store.from_tables(images, boxes, classes, existing(raw), split=dataset)
     batches = EvalStream(
-        store,
+        store.at(existing(raw)),
         batch_size=evaluate.batch_size,
         resize=stream.resize,
         workers=stream.workers if len(store) > evaluate.batch_size else 0,
@@ -65,7 +62,7 @@ def detect(
         return predict(
             model,
             batches,
-            class_names=list(classes["class_name"]),
+            class_names=store.class_names,
             device=pick_device(evaluate.device),
             score_threshold=evaluate.score_threshold,
             max_detections=evaluate.max_detections,
@@ -152,10 +149,9 @@ def _for(dataset: str) -> tuple[Callable[..., DataFrame], Callable[..., DataFram
     """:func:`detect` and :func:`score` of one data set, with hints that Kedro can read."""
 
     def detect_dataset(
-        model: Module, images: DataFrame, boxes: DataFrame, classes: DataFrame, raw: Path,
-        stream: StreamConfig, evaluate: EvaluateConfig,
-    ) -> DataFrame:  # fmt: skip
-        return detect(dataset, model, images, boxes, classes, raw, stream, evaluate)
+        model: Module, store: Store, raw: Path, stream: StreamConfig, evaluate: EvaluateConfig
+    ) -> DataFrame:
+        return detect(dataset, model, store, raw, stream, evaluate)
 
     def score_dataset(
         images: DataFrame, boxes: DataFrame, detections: DataFrame, classes: DataFrame,
@@ -168,15 +164,11 @@ def _for(dataset: str) -> tuple[Callable[..., DataFrame], Callable[..., DataFram
 
 def _dataset_pipeline(dataset: str) -> Pipeline:
     detect_dataset, score_dataset = _for(dataset)
-    shared = {"images", "boxes", "classes"}
     return Pipeline(
         [
             Node(
                 detect_dataset,
-                [
-                    "trained_model", "images", "boxes", "classes", "raw",
-                    "params:stream", "params:evaluate",
-                ],
+                ["trained_model", "store", "raw", "params:stream", "params:evaluate"],
                 "detections",
                 name="detect",
             ),
@@ -188,7 +180,7 @@ def _dataset_pipeline(dataset: str) -> Pipeline:
             ),
         ],
         namespace=dataset,
-        inputs={"trained_model", "raw", *shared},
+        inputs={"trained_model", "store", "raw", "images", "boxes", "classes"},
         outputs={"detections": f"{dataset}_detections", "scores": f"{dataset}_scores"},
         parameters={"params:stream", "params:evaluate"},
     )  # fmt: skip

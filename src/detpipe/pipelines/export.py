@@ -8,14 +8,12 @@ from kedro.pipeline import Node, Pipeline
 
 from detpipe.data.config import StreamConfig
 from detpipe.models.config import ExportConfig, ModelSpec
-from detpipe.pipelines import DataFrame, Weights, existing
+from detpipe.pipelines import DataFrame, Store, Weights, existing
 
 
 def export(
     weights: Weights,
-    images: DataFrame,
-    boxes: DataFrame,
-    classes: DataFrame,
+    store: Store,
     raw: Path,
     exports: Path,
     model: ModelSpec,
@@ -25,17 +23,16 @@ def export(
     """Writes each format and compares its detections with the model's on real images."""
     import pandas as pd
 
-    from detpipe.data.store import Store
     from detpipe.data.stream import EvalStream
     from detpipe.models.export import export_model
     from detpipe.models.restore import restore
 
-    detector = restore(weights, model, list(classes["class_name"]))
+    detector = restore(weights, model, store.class_names)
     # Any images do for the comparison; unseen ones are the fairer choice.
-    split = next((s for s in ("test", "val", "train") if (images["split"] == s).any()), None)
-    some = images[images["split"] == split].head(export.parity_images)
-    store = Store.from_tables(some, boxes, classes, existing(raw), split=None)
-    batches = EvalStream(store, batch_size=1, resize=stream.resize)
+    split = next((s for s in ("test", "val", "train") if len(store.split(s))), "")
+    some = store.at(existing(raw)).split(split)
+    first = range(min(export.parity_images, len(some)))
+    batches = EvalStream(some, indices=first, batch_size=1, resize=stream.resize)
     pictures = [image for batch in batches for image in batch.images]
     return pd.DataFrame(
         export_model(detector, exports, pictures, formats=export.formats, metadata=weights.metadata)
@@ -49,7 +46,7 @@ def create_pipeline() -> Pipeline:
             Node(
                 export,
                 [
-                    "weights", "images", "boxes", "classes", "raw", "exports",
+                    "weights", "store", "raw", "exports",
                     "params:model", "params:stream", "params:export",
                 ],
                 "export_report",

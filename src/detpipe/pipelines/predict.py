@@ -44,13 +44,13 @@ def predict(
 ) -> tuple[DataFrame, list[dict[str, Any]]]:
     """Detections as a table and as a COCO result list (``category_id`` 1..C in label order)."""
     from detpipe.core.tables import BOXES
+    from detpipe.data.store import Store
     from detpipe.evaluate.files import coco_results
     from detpipe.pipelines.evaluate import detect
 
     images = images.assign(split="predict")
-    found = detect(
-        "predict", model, images, BOXES.empty(), classes, _folder(pictures), stream, evaluate
-    )
+    store = Store.from_tables(images, BOXES.empty(), classes, Path())
+    found = detect("predict", model, store, _folder(pictures), stream, evaluate)
     found = found[found["score"] >= predict.score_threshold].reset_index(drop=True)
     logger.info(
         "predict: %d objects of score %g and more in %d pictures",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kedro.pipeline import Node, Pipeline
 
 from detpipe.data.config import StreamConfig
-from detpipe.pipelines import DataFrame, Module, existing
+from detpipe.pipelines import DataFrame, Module, Store
 from detpipe.pipelines.train import build_model, training_stream
 from detpipe.train.config import TrainConfig
 from detpipe.train.preview import PreviewConfig
@@ -27,9 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 def draw_batches(
-    images: DataFrame,
-    boxes: DataFrame,
-    classes: DataFrame,
+    store: Store,
     raw: Path,
     train: TrainConfig,
     stream: StreamConfig,
@@ -40,10 +38,8 @@ def draw_batches(
 
     from detpipe.data.preview import draw_batch
 
-    _, batches = training_stream(images, boxes, classes, raw, train, stream)
-    sheets = [
-        draw_batch(batch, list(classes["class_name"])) for batch in _first(batches, preview.batches)
-    ]
+    _, batches = training_stream(store, raw, train, stream)
+    sheets = [draw_batch(batch, store.class_names) for batch in _first(batches, preview.batches)]
     size = (max(sheet.width for sheet in sheets), sum(sheet.height for sheet in sheets))
     picture = Image.new("RGB", size, "white")
     top = 0
@@ -55,9 +51,7 @@ def draw_batches(
 
 def summarise_model(
     model: Module,
-    images: DataFrame,
-    boxes: DataFrame,
-    classes: DataFrame,
+    store: Store,
     raw: Path,
     train: TrainConfig,
     stream: StreamConfig,
@@ -67,7 +61,7 @@ def summarise_model(
     from detpipe.models.describe import describe_model
     from detpipe.train.launch import pick_device, torch_threads
 
-    _, batches = training_stream(images, boxes, classes, raw, train, stream)
+    _, batches = training_stream(store, raw, train, stream)
     with torch_threads(stream.threads):
         table = describe_model(
             model.to(pick_device(train.device)),
@@ -90,9 +84,7 @@ def summarise_model(
 
 def plot_schedule(
     model: Module,
-    images: DataFrame,
-    boxes: DataFrame,
-    classes: DataFrame,
+    store: Store,
     raw: Path,
     train: TrainConfig,
     stream: StreamConfig,
@@ -100,16 +92,14 @@ def plot_schedule(
     """The learning rate over the steps of the run, warm-up included, a curve a group."""
     from detpipe.train.rates import learning_rates, plot
 
-    _, batches = training_stream(images, boxes, classes, raw, train, stream)
+    _, batches = training_stream(store, raw, train, stream)
     rates = learning_rates(train, model, images_per_epoch=batches.images_per_epoch)
     return {"learning_rate": plot(rates)}
 
 
 def try_learning_rates(
     model: Module,
-    images: DataFrame,
-    boxes: DataFrame,
-    classes: DataFrame,
+    store: Store,
     raw: Path,
     train: TrainConfig,
     stream: StreamConfig,
@@ -119,7 +109,7 @@ def try_learning_rates(
     from detpipe.train.launch import torch_threads
     from detpipe.train.lr_range import lr_range_test, plot
 
-    _, batches = training_stream(images, boxes, classes, raw, train, stream)
+    _, batches = training_stream(store, raw, train, stream)
     with torch_threads(stream.threads):
         result = lr_range_test(model, batches, config=train, **dict(preview.lr_range))
     logger.info("learning rate range test: %s", result)
@@ -128,9 +118,7 @@ def try_learning_rates(
 
 def search_batch_size(
     model: Module,
-    images: DataFrame,
-    boxes: DataFrame,
-    classes: DataFrame,
+    store: Store,
     raw: Path,
     train: TrainConfig,
     stream: StreamConfig,
@@ -140,12 +128,12 @@ def search_batch_size(
     from detpipe.train import batch_size
     from detpipe.train.launch import torch_threads
 
-    store, batches = training_stream(images, boxes, classes, raw, train, stream)
+    used, batches = training_stream(store, raw, train, stream)
     options = preview.batch_size
-    some = _first(batches, options.batches) + _largest(images, boxes, classes, raw, stream)
+    some = _first(batches, options.batches) + _largest(used, stream)
     with torch_threads(stream.threads):
         table = batch_size.search_batch_size(
-            model, batch_size.fullest(some), config=train, limit=options.limit or len(store)
+            model, batch_size.fullest(some), config=train, limit=options.limit or len(used)
         )
     logger.info(
         "the largest batch that fits: train.batch_size: %d; leave a margin",
@@ -161,25 +149,20 @@ def _first(stream: TrainStream, number: int) -> list[Batch]:
         return list(islice(batches, number))
 
 
-def _largest(
-    images: DataFrame, boxes: DataFrame, classes: DataFrame, raw: Path, stream: StreamConfig
-) -> list[Batch]:
+def _largest(store: Store, stream: StreamConfig) -> list[Batch]:
     """The training images that are largest, tallest, widest when they reach the model, as read."""
-    from detpipe.data.store import Store
     from detpipe.data.stream import EvalStream
 
-    some = images[images["split"] == "train"]
     sizes = [
         stream.resize.target_size(height, width) if stream.resize else (height, width)
-        for height, width in zip(some["height"], some["width"], strict=True)
+        for height, width in store.sizes.tolist()
     ]
     measures: tuple[Any, ...] = (lambda s: s[0] * s[1], lambda s: s[0], lambda s: s[1])
     rows = {sizes.index(max(sizes, key=measure)) for measure in measures}
-    store = Store.from_tables(some.iloc[sorted(rows)], boxes, classes, existing(raw), split="train")
-    return list(EvalStream(store, batch_size=1, resize=stream.resize))
+    return list(EvalStream(store, indices=sorted(rows), batch_size=1, resize=stream.resize))
 
 
-_INPUTS = ["images", "boxes", "classes", "raw", "params:train", "params:stream"]
+_INPUTS = ["store", "raw", "params:train", "params:stream"]
 
 
 def create_pipeline() -> Pipeline:

@@ -12,11 +12,10 @@ from kedro.pipeline import Node, Pipeline
 from detpipe.data.config import StreamConfig
 from detpipe.evaluate.config import EvaluateConfig
 from detpipe.models.config import ModelSpec
-from detpipe.pipelines import DataFrame, Module, Weights, existing
+from detpipe.pipelines import DataFrame, Module, Store, Weights, existing
 from detpipe.train.config import TrainConfig
 
 if TYPE_CHECKING:
-    from detpipe.data.store import Store
     from detpipe.data.stream import TrainStream
     from detpipe.data.transform import Step
 
@@ -40,6 +39,7 @@ def build_model(classes: DataFrame, model: ModelSpec, train: TrainConfig) -> Mod
 
 def train(
     model: Module,
+    store: Store,
     images: DataFrame,
     boxes: DataFrame,
     classes: DataFrame,
@@ -52,6 +52,8 @@ def train(
 ) -> tuple[Weights, DataFrame]:
     """The whole training loop as one node; see :func:`detpipe.train.loop.fit`.
 
+    Images and boxes are read from ``store``; the tables are the truth of evaluations in between.
+
     Returns:
         The published weights, and the history: one row a logged step.
     """
@@ -59,12 +61,12 @@ def train(
     from detpipe.train.build import train_detector
     from detpipe.train.launch import torch_threads
 
-    store, batches = training_stream(images, boxes, classes, raw, train, stream)
+    used, batches = training_stream(store, raw, train, stream)
     settings = {
         "train": train.model_dump(mode="json"),
         "model": spec.model_dump(mode="json"),
         "stream": stream.model_dump(mode="json"),
-        "data": {"training images": len(store), "digest": store.digest()},
+        "data": {"training images": len(used), "digest": used.digest()},
     }
     names = list(classes["class_name"])
     with torch_threads(stream.threads):
@@ -74,7 +76,7 @@ def train(
             config=train,
             folder=checkpoints,
             classes=names,
-            evaluate=evaluator("val", images, boxes, classes, raw, stream, evaluate),
+            evaluate=evaluator("val", store, images, boxes, classes, raw, stream, evaluate),
             run_config=settings,
         )
     metadata = {
@@ -92,19 +94,13 @@ def train(
 
 
 def training_stream(
-    images: DataFrame,
-    boxes: DataFrame,
-    classes: DataFrame,
-    raw: Path,
-    train: TrainConfig,
-    stream: StreamConfig,
+    store: Store, raw: Path, train: TrainConfig, stream: StreamConfig
 ) -> tuple[Store, TrainStream]:
     """The training images, and batches of them in the order and shape that training gets."""
     from detpipe.core.errors import ConfigError
-    from detpipe.data.store import Store
     from detpipe.data.stream import TrainStream
 
-    store = Store.from_tables(images, boxes, classes, existing(raw), split="train")
+    store = store.at(existing(raw)).split("train")
     order = train.sampler.build(
         length=len(store), seed=train.seed, store=store, batch_size=train.batch_size
     )
@@ -150,6 +146,7 @@ def transforms(train: TrainConfig, *, images_per_epoch: int) -> list[Step]:
 
 def evaluator(
     dataset: str,
+    store: Store,
     images: DataFrame,
     boxes: DataFrame,
     classes: DataFrame,
@@ -164,18 +161,18 @@ def evaluator(
     from detpipe.evaluate.scoring import as_metrics
     from detpipe.pipelines.evaluate import detect, score
 
-    if not (images["split"] == dataset).any():
+    if not len(store.split(dataset)):
         return None
 
     def evaluate_now(model: Module) -> Mapping[str, float]:
-        detections = detect(dataset, model, images, boxes, classes, raw, stream, evaluate)
+        detections = detect(dataset, model, store, raw, stream, evaluate)
         return as_metrics(score(dataset, images, boxes, detections, classes, evaluate))
 
     return evaluate_now
 
 
 def create_pipeline() -> Pipeline:
-    """classes, images, boxes → weights, history. The model has one consumer: it is changed."""
+    """classes, store → weights, history. The model has one consumer: it is changed."""
     return Pipeline(
         [
             Node(
@@ -185,7 +182,7 @@ def create_pipeline() -> Pipeline:
             Node(
                 train,
                 [
-                    "model", "images", "boxes", "classes", "raw", "checkpoints",
+                    "model", "store", "images", "boxes", "classes", "raw", "checkpoints",
                     "params:train", "params:stream", "params:evaluate", "params:model",
                 ],
                 ["weights", "history"],

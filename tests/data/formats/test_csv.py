@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import json
+
+import pandas as pd
 import pytest
+from PIL import Image
 
 from detpipe.core.errors import DataError
 from detpipe.core.tables import BOX_COLUMNS
@@ -190,3 +194,265 @@ def test_decimal_commas_are_reported(tmp_path, picture):
     assert found["severity"] == "error"
     assert found["value"] == "1 row(s), the first: 1,5; 2; 15,5; 16"
     assert "1.5, not 1,5" in found["action"]
+
+
+def test_four_numbers_in_one_text(tmp_path, picture):
+    """Wheat heads: image_id without ending, bbox as a list, and no column of classes."""
+    picture("train/b6ab.jpg")
+    text = 'image_id,width,height,bbox,source\nb6ab,64,48,"[4.0, 5.0, 20.0, 30.0]",usask_1\n'
+    (tmp_path / "train.csv").write_text(text + 'b6ab,64,48,"[1, 2, 3]",usask_1\n')
+    with pytest.raises(DataError, match=r"which column is class_name.*option 'class_name'"):
+        csv.read(tmp_path)
+    found = csv.read(tmp_path, class_name="wheat", columns={"group": "source"})
+    assert found.boxes[BOX_COLUMNS].iloc[0].tolist() == [4, 5, 24, 35]
+    assert found.boxes[BOX_COLUMNS].iloc[1].isna().all()  # three numbers: the check reports it
+    assert found.classes["class_name"].tolist() == ["wheat"]
+    assert found.images[["path", "width", "height", "split", "group"]].to_numpy().tolist() == [
+        ["train/b6ab.jpg", 64, 48, "train", "usask_1"]
+    ]
+    assert "left upper corner" in found.issues.set_index("rule").loc["columns", "action"]
+    with pytest.raises(DataError, match="exclude each other"):
+        csv.read(tmp_path, class_name="wheat", columns={"class_name": "source"})
+
+
+@pytest.mark.parametrize("box", ["[4, 5, 24, 35]", "4 5 24 35", "(4,5,24,35)", " 4;5;24;35 "])
+def test_corners_in_one_text_are_a_setting(tmp_path, picture, box):
+    picture("a.jpg")
+    (tmp_path / "boxes.csv").write_text(f"image\tlabel\tbbox\na.jpg\tcat\t{box}\na.jpg\tx\t\n")
+    found = csv.read(tmp_path, columns={"corners": "bbox"})
+    assert as_rows(found) == [("a.jpg", "cat", 4, 5, 24, 35)]
+    assert rules(found) == {"columns": 1, "empty_image_row": 1}
+    assert csv.read(tmp_path).boxes["x2"].tolist() == [28]  # guessed to be a size
+
+
+def test_columns_that_are_named_go_before_those_that_could_be_guessed(tmp_path, picture):
+    picture("a.jpg")
+    (tmp_path / "boxes.csv").write_text(
+        "image,label,xmin,ymin,xmax,ymax,full\na.jpg,cat,1,2,3,4,5 6 10 20\n"
+    )
+    assert as_rows(csv.read(tmp_path)) == [("a.jpg", "cat", 1, 2, 3, 4)]
+    found = csv.read(tmp_path, columns={"bbox": "full"})
+    assert as_rows(found) == [("a.jpg", "cat", 5, 6, 15, 26)]
+
+
+def test_shares_are_multiplied_by_the_size_of_the_upright_image(tmp_path, picture):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture("a.jpg", width=64, height=48, exif=exif)
+    picture("b.jpg", width=100, height=10)
+    (tmp_path / "boxes.csv").write_text(
+        "image,x,y,w,h,label\nb.jpg,0.5,0.5,0.25,0.5,cat\na.jpg,0.5,0.25,0.25,0.5,cat\nb.jpg,,,,,\n"
+    )
+    found = csv.read(tmp_path, shares=True)
+    assert as_rows(found) == [
+        ("a.jpg", "cat", 24, 16, 36, 48), ("b.jpg", "cat", 50, 5, 75, 10),
+    ]  # fmt: skip
+    assert sorted(found.boxes["area"]) == [125, 384]
+
+
+def test_columns_by_position(tmp_path, picture):
+    """Google's AutoML: no header, two empty columns, shares."""
+    picture("a.jpg", width=100, height=50)
+    (tmp_path / "boxes.csv").write_text("TRAIN,gs://b/a.jpg,cat,0.1,0.2,,,0.5,0.6,,\n")
+    columns = {"split": 0, "path": 1, "class_name": 2, "x1": 3, "y1": 4, "x2": 7, "y2": 8}
+    found = csv.read(tmp_path, columns=columns, shares=True)
+    assert as_rows(found) == [("a.jpg", "cat", 10, 10, 50, 30)]
+    assert found.images["split"].tolist() == ["TRAIN"]
+    with pytest.raises(DataError, match="mixes the two"):
+        csv.read(tmp_path, columns={**columns, "x1": "left"})
+    with pytest.raises(DataError, match="'columns' has 11"):
+        csv.read(tmp_path, columns={**columns, "x1": 11})
+
+
+def test_predictions_and_truth_are_not_mixed(tmp_path, picture):
+    picture("a.jpg")
+    truth = "image,xmin,ymin,xmax,ymax,label\na.jpg,1,2,3,4,cat\n"
+    (tmp_path / "train.csv").write_text(truth)
+    (tmp_path / "train_results.csv").write_text(
+        "image,xmin,ymin,xmax,ymax,label,score\na.jpg,5,6,7,8,dog,0.9\n"
+    )
+    (tmp_path / "classes_train.csv").write_text("cat,0\ndog,1\n")
+    found = csv.read(tmp_path)
+    assert as_rows(found) == [("a.jpg", "cat", 1, 2, 3, 4)]
+    values = dict(zip(found.issues["rule"], found.issues["value"], strict=True))
+    assert values["score_column"] == "train_results.csv"
+    assert values["annotation_files"] == "train.csv"
+    both = csv.read(tmp_path, annotations=["train.csv", "train_results.csv"])
+    assert len(both.boxes) == 2  # asked for by name
+
+
+def test_the_only_file_with_boxes_is_taken(tmp_path, picture):
+    picture("a.jpg")
+    (tmp_path / "boxes.csv").write_text("image,xmin,ymin,xmax,ymax,label\na.jpg,1,2,3,4,cat\n")
+    (tmp_path / "classes.csv").write_text("cat,0\ndog,1\n")
+    found = csv.read(tmp_path)
+    assert as_rows(found) == [("a.jpg", "cat", 1, 2, 3, 4)]
+    assert rules(found) == {"annotation_files": 1, "columns": 1}
+
+
+def test_trees_are_told_apart_in_the_message(shared_data):
+    with pytest.raises(DataError) as caught:
+        csv.read(shared_data / "trees_csv")
+    text = str(caught.value)
+    assert "image_477.csv (predictions: it has scores)" in text
+    assert "data/classes.csv (no boxes)" in text
+    assert "data/OSBS_029.csv," in text and "image_477_truth.csv," in text
+
+
+def test_every_tree_file_against_pandas(shared_data):
+    """Each dialect of the folder, its own columns by name: an independent reading."""
+    files = sorted((shared_data / "trees_csv/data").glob("*.csv"))
+    seen = 0
+    for path in files:
+        theirs = pd.read_csv(path)
+        if "xmin" not in theirs:
+            continue
+        found = csv.read(shared_data / "trees_csv", annotations=f"data/{path.name}")
+        truth = theirs[["xmin", "ymin", "xmax", "ymax"]].to_numpy(float).tolist()
+        assert found.boxes[BOX_COLUMNS].to_numpy().tolist() == truth
+        assert found.boxes["class_name"].tolist() == theirs["label"].astype(str).tolist()
+        seen += 1
+    assert seen == 7
+
+
+def test_a_file_name_with_blanks(shared_data, tmp_path):
+    """trees_csv's only picture with blanks and .JPG has no boxes: a row of zeros says so."""
+    name = "AWPE Pigeon Lake 2020 DJI_0005.JPG"
+    (tmp_path / name).symlink_to(shared_data / "trees_csv/data" / name)
+    (tmp_path / "a.csv").write_text(f"image_path,xmin,ymin,xmax,ymax,label\n{name},0,0,0,0,Bird\n")
+    found = csv.read(tmp_path)
+    assert found.images["path"].tolist() == [name] and found.boxes.empty
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        (
+            "a.jpg,1,2,3,4,cat\na.jpg,1,2,3,4,big, cat\n",
+            "- line 3: 7 values, not 6: a.jpg,1,2,3,4,big",
+        ),
+        ("a.jpg,1,2\n", "- line 2: 3 values, not 6: a.jpg,1,2"),
+        ('a.jpg,1,2,3,4,"cat\na.jpg,1,2,3,4,dog\n', "up to line 3: a quotation mark is not closed"),
+    ],
+)
+def test_malformed_rows_are_named_by_file_and_line(tmp_path, picture, rows, says):
+    picture("a.jpg")
+    (tmp_path / "boxes.csv").write_text(f"image,xmin,ymin,xmax,ymax,label\n{rows}")
+    with pytest.raises(DataError) as caught:
+        csv.read(tmp_path)
+    assert f"{tmp_path / 'boxes.csv'} cannot be read as csv" in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_an_inch_is_no_open_quotation_mark(tmp_path, picture):
+    picture("a.jpg")
+    (tmp_path / "boxes.csv").write_text('image,xmin,ymin,xmax,ymax,label\na.jpg,1,2,3,4,5" disk\n')
+    assert csv.read(tmp_path).classes["class_name"].tolist() == ['5" disk']
+
+
+@pytest.mark.parametrize(
+    ("encoding", "label"), [("cp1252", "é"), ("gb18030", "鸟"), ("utf-16", "é"), ("utf-16-le", "é")]
+)
+def test_the_encodings_that_would_do_are_proposed(tmp_path, picture, encoding, label):
+    picture("a.jpg")
+    rows = f"image,xmin,ymin,xmax,ymax,label\na.jpg,1,2,3,4,{label}\n"
+    (tmp_path / "boxes.csv").write_bytes(rows.encode(encoding))
+    with pytest.raises(DataError, match="not written in 'utf-8-sig'") as caught:
+        csv.read(tmp_path)
+    assert f"'{encoding}' ('a.jpg,1,2,3,4,{label}')" in str(caught.value)
+    assert csv.read(tmp_path, encoding=encoding).classes["class_name"].tolist() == [label]
+
+
+def test_extra_keeps_the_other_columns(tmp_path, picture):
+    picture("a.jpg")
+    (tmp_path / "boxes.csv").write_text(
+        'image,xmin,ymin,xmax,ymax,label,occluded,geometry\n'
+        'a.jpg,1,2,3,4,cat,1,"POLYGON ((1 2, 3 4))"\n'
+    )  # fmt: skip
+    found = csv.read(tmp_path, extra=True)
+    assert json.loads(found.boxes["extra"][0]) == {
+        "occluded": "1", "geometry": "POLYGON ((1 2, 3 4))",
+    }  # fmt: skip
+    assert "extra" not in csv.read(tmp_path).boxes
+
+
+def test_flags_areas_and_classes_of_a_written_set(tmp_path, picture):
+    picture("images/a.jpg")
+    (tmp_path / "classes.txt").write_text("dog\ncat\n")
+    (tmp_path / "boxes.csv").write_text(
+        "path,width,height,split,group,class_name,x1,y1,x2,y2,iscrowd,difficult,area,extra\n"
+        'images/a.jpg,64,48,train,clip,cat,1,2,5,6,1,0,9.5,"{""pose"":""Left""}"\n'
+        "images/a.jpg,64,48,train,clip,cat,1,2,5,6,0,True,,\n"
+    )
+    found = csv.read(tmp_path, extra=True)
+    assert found.classes["class_name"].tolist() == ["dog", "cat"]
+    assert found.boxes["iscrowd"].tolist() == [True, False]
+    assert found.boxes["difficult"].tolist() == [False, True]
+    assert found.boxes["area"].tolist() == [9.5, 16]
+    assert found.boxes["extra"].tolist() == ['{"pose":"Left"}', ""]
+    assert found.images["group"].tolist() == ["clip"]
+    assert rules(found) == {"columns": 1, "class_list": 1}
+
+
+def test_a_list_of_classes_can_be_named(tmp_path, picture):
+    picture("a.jpg")
+    (tmp_path / "boxes.csv").write_text("image,xmin,ymin,xmax,ymax,label\na.jpg,1,2,3,4,cat\n")
+    (tmp_path / "classes.txt").write_text("dog\n")  # not of these boxes: not believed unasked
+    assert csv.read(tmp_path).classes["class_name"].tolist() == ["cat"]
+    (tmp_path / "names").write_text("dog\ncat\n")
+    assert csv.read(tmp_path, classes="names").classes["class_name"].tolist() == ["dog", "cat"]
+    with pytest.raises(DataError, match="no such file of classes"):
+        csv.read(tmp_path, classes="nowhere")
+
+
+def test_an_image_in_two_groups(tmp_path, picture):
+    picture("a.jpg")
+    picture("b.jpg")
+    (tmp_path / "boxes.csv").write_text(
+        "image,xmin,ymin,xmax,ymax,label,patient\n"
+        "a.jpg,1,2,3,4,cat,p1\na.jpg,1,2,3,4,cat,p2\nb.jpg,1,2,3,4,cat,p2\n"
+    )
+    found = csv.read(tmp_path, columns={"group": "patient"})
+    assert found.images["group"].tolist() == ["p1", "p2"]
+    issue = found.issues.set_index("rule").loc["image_in_two_groups"]
+    assert issue["value"] == "1 image(s): a.jpg"
+
+
+def test_a_split_column_leads_to_its_folders(tmp_path, picture):
+    """The same base name in two folders: each row means its own."""
+    picture("train/a.jpg")
+    picture("test/a.jpg")
+    (tmp_path / "boxes.csv").write_text(
+        "image,xmin,ymin,xmax,ymax,label,split\n"
+        "a.jpg,1,2,3,4,cat,test\na.jpg,5,6,7,8,dog,train\na.jpg,2,2,3,4,cat,test\n"
+    )
+    found = csv.read(tmp_path)
+    assert as_rows(found) == [
+        ("test/a.jpg", "cat", 1, 2, 3, 4), ("test/a.jpg", "cat", 2, 2, 3, 4),
+        ("train/a.jpg", "dog", 5, 6, 7, 8),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["a,b", 'a "b"', "a/b", "a-b", "a (b)", "a & b", "NA", "None"])
+def test_class_names_with_every_sign(tmp_path, picture, name):
+    """D26."""
+    picture("a.jpg")
+    quoted = name.replace('"', '""')
+    (tmp_path / "boxes.csv").write_text(
+        f'image,xmin,ymin,xmax,ymax,label\na.jpg,1,2,3,4,"{quoted}"\n'
+    )
+    assert csv.read(tmp_path).classes["class_name"].tolist() == [name]
+
+
+def test_the_split_of_a_folder(tmp_path, picture):
+    for split in ("train", "val"):
+        picture(f"{split}/a.jpg")
+        (tmp_path / split / "boxes.csv").write_text(
+            f"image,xmin,ymin,xmax,ymax,label\na.jpg,1,2,3,4,{split}\n"
+        )
+    found = csv.read(tmp_path)
+    assert as_rows(found) == [
+        ("train/a.jpg", "train", 1, 2, 3, 4),
+        ("val/a.jpg", "val", 1, 2, 3, 4),
+    ]
+    assert found.images["split"].tolist() == ["train", "val"]

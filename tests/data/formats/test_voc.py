@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+import json
+from xml.sax.saxutils import escape
+
 import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
 from detpipe.core.errors import DataError
 from detpipe.core.tables import BOX_COLUMNS
@@ -26,7 +30,7 @@ def test_bccd_as_its_readme_says(shared_data, folder):
     assert found.images["split"].value_counts().to_dict() == {"train": 205, "val": 87, "test": 72}
     assert set(found.images["width"]) == {640}
     assert set(found.images["height"]) == {480}
-    assert found.issues.empty
+    assert rules(found) == {"truncated_objects": 1}
     assert all((shared_data / folder / path).is_file() for path in found.images["path"])
 
 
@@ -161,6 +165,17 @@ def test_lists_decide_and_say_what_they_leave_out(tmp_path, picture, voc_file):
     assert set(found.issues[found.issues["severity"] == "error"]["image_id"]) == {"a", "z"}
 
 
+def test_names_with_blanks_are_listed_whole(tmp_path, picture, voc_file):
+    for stem in ("a b", "c 1", "d"):
+        picture(f"JPEGImages/{stem}.jpg")
+        voc_file(stem)
+    (tmp_path / "ImageSets/Main").mkdir(parents=True)
+    (tmp_path / "ImageSets/Main/train.txt").write_text("a b \nc 1\nd -1\n")
+    found = voc.read(tmp_path)
+    assert found.images["image_id"].tolist() == ["a b", "c 1", "d"]
+    assert found.issues.empty
+
+
 def test_trainval_counts_where_train_and_val_are_missing(tmp_path, picture, voc_file):
     picture("JPEGImages/a.jpg")
     voc_file("a")
@@ -190,7 +205,7 @@ def test_every_malformed_file_is_named_at_once(tmp_path, voc_file):
 
 
 def test_nothing_found_says_what_was_tried(tmp_path, voc_file):
-    with pytest.raises(DataError, match="no folder 'Annotations'"):
+    with pytest.raises(DataError, match="in a folder 'Annotations'"):
         voc.read(tmp_path)
     voc_file("a")
     with pytest.raises(DataError, match=r"none of the 1 images was found, first 'a\.jpg'"):
@@ -210,3 +225,174 @@ def test_blanks_around_a_name_are_no_part_of_it(tmp_path, picture, voc_file):
     found = voc.read(tmp_path)
     assert found.classes["class_name"].tolist() == ["cat"]
     assert rules(found)["class_name_cleaned"] == 1
+
+
+# D15 to D19 have tests above: fractions, fields left out, names without ending, no object, order
+# of corners.
+
+
+def test_extra_keeps_what_else_an_object_says(tmp_path, picture, voc_file):
+    picture("JPEGImages/a.jpg")
+    more = (
+        "<pose>Left</pose><truncated> 1 </truncated><difficult>0</difficult>"
+        "<attributes><attribute><name>age</name><value>3</value></attribute>"
+        "<attribute><name>rotation</name><value>0.0</value></attribute></attributes>"
+    )
+    voc_file("a", cat(1, 2, 3, 4, more=more), cat(1, 2, 3, 4))
+    found = voc.read(tmp_path, extra=True)
+    assert json.loads(found.boxes["extra"][0]) == {
+        "pose": "Left", "truncated": "1",
+        "attributes": {
+            "attribute": [{"name": "age", "value": "3"}, {"name": "rotation", "value": "0.0"}]
+        },
+    }  # fmt: skip
+    assert found.boxes["extra"][1] == ""
+    assert rules(found) == {"truncated_objects": 1}
+    assert "extra" not in voc.read(tmp_path).boxes
+
+
+def test_truncated_objects_are_counted_as_the_readmes_say(shared_data):
+    for folder, options, count, objects in (
+        ("bccd_voc", {}, 1131, 4888),
+        ("cards_csv", {"annotations": "images", "images": "images"}, 5, 231),
+    ):
+        issues = voc.read(shared_data / folder, **options).issues.set_index("rule")
+        assert issues.loc["truncated_objects", "value"] == f"{count} of {objects} objects"
+
+
+def test_bccd_oddities(shared_data):
+    found = voc.read(shared_data / "bccd_voc", extra=True)
+    boxes = found.boxes
+    flat = boxes[(boxes["x1"] == boxes["x2"]) | (boxes["y1"] == boxes["y2"])]
+    assert flat[["image_id", "class_name", *BOX_COLUMNS]].to_numpy().tolist() == [
+        ["BloodImage_00338", "RBC", 504, 337, 504, 337],
+        ["BloodImage_00343", "RBC", 181, 329, 181, 329],
+    ]
+    sides = boxes[["x2", "y2"]].to_numpy() - boxes[["x1", "y1"]].to_numpy()
+    area = sides.prod(axis=1)
+    assert ((area > 0) & (area < 32 * 32)).sum() == 39
+    assert boxes["area"].tolist() == area.tolist()
+    assert boxes.groupby("image_id").size().max() == 30
+    truncated = [json.loads(text)["truncated"] for text in boxes["extra"]]
+    assert truncated.count("1") == 1131
+
+
+@pytest.mark.parametrize(
+    ("shape", "corners"),
+    [
+        ("<robndbox><cx>30</cx><cy>20</cy><w>20</w><h>10</h><angle>0</angle></robndbox>",
+         [20, 15, 40, 25]),
+        ("<robndbox><cx>30</cx><cy>20</cy><w>20</w><h>10</h><angle>1.5707963267948966</angle>"
+         "</robndbox>", [25, 10, 35, 30]),
+        ("<robndbox><cx>30</cx><cy>20</cy><w>10</w><h>10</h><angle>0.7853981633974483</angle>"
+         "</robndbox>", [30 - 50**0.5, 20 - 50**0.5, 30 + 50**0.5, 20 + 50**0.5]),
+        ("<polygon><x1>5</x1><y1>6</y1><x2>9</x2><y2>2</y2><x3>7</x3><y3>8</y3></polygon>",
+         [5, 2, 9, 8]),
+        ("<polygon><username>me</username><pt><x>5</x><y>6</y></pt><pt><x>9</x><y>2</y></pt>"
+         "</polygon>", [5, 2, 9, 6]),
+    ],
+)  # fmt: skip
+def test_boxes_of_other_shapes(tmp_path, picture, voc_file, shape, corners):
+    picture("JPEGImages/a.jpg")
+    voc_file("a", f"<name>cat</name>{shape}")
+    found = voc.read(tmp_path)
+    assert found.boxes[BOX_COLUMNS].iloc[0].tolist() == pytest.approx(corners)
+    assert rules(found) == {"rotated_boxes" if "robndbox" in shape else "polygons": 1}
+
+
+def test_polygons_and_turned_boxes_beside_a_box(tmp_path, picture, voc_file):
+    picture("JPEGImages/a.jpg")
+    polygon = "<polygon><x1>0</x1><y1>0</y1><x2>60</x2><y2>0</y2></polygon>"
+    turn = "<attributes><attribute><name>rotation</name><value>45</value></attribute></attributes>"
+    voc_file("a", cat(1, 2, 3, 4, more=polygon), cat(1, 2, 3, 4, more=turn), cat(1, 2, 3, 4))
+    found = voc.read(tmp_path)
+    assert found.boxes[BOX_COLUMNS].to_numpy().tolist() == [[1, 2, 3, 4]] * 3
+    values = dict(zip(found.issues["rule"], found.issues["value"], strict=True))
+    assert values == {"polygons": "1 of 3 objects", "rotated_boxes": "1 of 3 objects"}
+    assert found.boxes["annotation_id"].tolist() == ["a-1", "a-2", "a-3"]
+
+
+def test_another_ending_is_named_and_can_be_read(shared_data, tmp_path, picture):
+    """trees_csv/tests/float_annotations.txt is VOC XML, and there is no tile.jpg."""
+    text = (shared_data / "trees_csv/tests/float_annotations.txt").read_text()
+    with pytest.raises(DataError, match=r"tests/float_annotations\.txt can be read with.*'suffix'"):
+        voc.read(shared_data / "trees_csv", annotations="tests")
+    with pytest.raises(DataError, match=r"none of the 1 images was found, first 'tile\.jpg'"):
+        voc.read(shared_data / "trees_csv", annotations="tests", suffix=".txt")
+    picture("tile.jpg")
+    (tmp_path / "Annotations").mkdir()
+    (tmp_path / "Annotations/float.txt").write_text(text)
+    (tmp_path / "Annotations/notes.txt").write_text("no annotation")
+    xml = "<annotation><filename>tile.jpg</filename></annotation>"
+    (tmp_path / "Annotations/a.xml").write_text(xml)
+    found = voc.read(tmp_path)
+    (issue,) = found.issues.to_dict("records")
+    assert issue["rule"] == "xml_other_ending" and "Annotations/float.txt" in issue["value"]
+    (tmp_path / "Annotations/notes.txt").unlink()
+    (tmp_path / "Annotations/a.xml").unlink()
+    assert len(voc.read(tmp_path, suffix=".TXT").boxes) == text.count("<object>")
+    with pytest.raises(DataError, match="must begin with a dot"):
+        voc.read(tmp_path, suffix="txt")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1", "cp1252", "gb18030", "euc-jp"])
+def test_declared_encodings(tmp_path, picture, voc_file, encoding):
+    picture("JPEGImages/a.jpg")
+    name = "猫" if encoding in ("gb18030", "euc-jp") else "é"
+    path = voc_file("a", cat(1, 2, 3, 4).replace("cat", name))
+    text = f'<?xml version="1.0" encoding="{encoding}"?>\n{path.read_text("utf-8")}'
+    path.write_bytes(text.encode(encoding))
+    assert voc.read(tmp_path).classes["class_name"].tolist() == [name]
+
+
+def test_encodings_that_are_not_declared_are_an_option(tmp_path, picture, voc_file):
+    picture("JPEGImages/a.jpg")
+    path = voc_file("a", cat(1, 2, 3, 4).replace("cat", "鸟"))
+    path.write_bytes(path.read_text("utf-8").encode("gb18030"))
+    with pytest.raises(DataError, match=r"a\.xml: it is not UTF-8.*option 'encoding'"):
+        voc.read(tmp_path)
+    assert voc.read(tmp_path, encoding="gb18030").classes["class_name"].tolist() == ["鸟"]
+    with pytest.raises(DataError, match="unknown encoding"):
+        voc.read(tmp_path, encoding="latein")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_entities_are_refused(tmp_path, picture, voc_file, encoding):
+    """Billion laughs, and files of this machine."""
+    picture("JPEGImages/a.jpg")
+    path = voc_file("a", cat(1, 2, 3, 4).replace("cat", "&a;"))
+    body, head = path.read_text("utf-8"), f'<?xml version="1.0" encoding="{encoding}"?>'
+    laughs = "".join(f'<!ENTITY {n} "{"&" + b + ";" + "&" + b + ";"}">' for n, b in ("ab", "bc"))
+    for inner in (f"{laughs}<!ENTITY c 'ha'>", f"<!ENTITY a SYSTEM 'file://{path}'>"):
+        path.write_bytes(f"{head}<!DOCTYPE annotation [{inner}]>{body}".encode(encoding))
+        with pytest.raises(DataError, match=r"a\.xml: it declares XML entities"):
+            voc.read(tmp_path)
+    path.write_bytes(f"{head}<!DOCTYPE annotation SYSTEM 'voc.dtd'>{body}".replace(
+        "&a;", "cat").encode(encoding))  # fmt: skip
+    assert voc.read(tmp_path).classes["class_name"].tolist() == ["cat"]
+
+
+def test_an_image_that_is_missing_is_left_to_the_check(tmp_path, picture, voc_file):
+    picture("JPEGImages/a.jpg")
+    voc_file("a", cat(1, 2, 3, 4))
+    voc_file("b", cat(1, 2, 3, 4))
+    found = voc.read(tmp_path)
+    assert found.images["path"].tolist() == ["JPEGImages/a.jpg", "JPEGImages/b.jpg"]
+    assert len(found.boxes) == 2
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "I;16"])
+def test_pictures_of_every_mode(tmp_path, voc_file, mode):
+    """D13, D14: what a picture looks like inside is no matter of the reader's."""
+    (tmp_path / "JPEGImages").mkdir()
+    Image.new(mode, (64, 48)).save(tmp_path / f"JPEGImages/a.{'jpg' if mode == 'CMYK' else 'png'}")
+    voc_file("a", cat(1, 2, 3, 4))
+    assert len(voc.read(tmp_path).images) == 1
+
+
+@pytest.mark.parametrize("name", ["a,b", 'a "b"', "a/b", "a-b", "a (b)", "a & b", "<a>", "0"])
+def test_class_names_with_every_sign(tmp_path, picture, voc_file, name):
+    """D26."""
+    picture("JPEGImages/a.jpg")
+    voc_file("a", cat(1, 2, 3, 4).replace("cat", escape(name)))
+    assert voc.read(tmp_path).classes["class_name"].tolist() == [name]

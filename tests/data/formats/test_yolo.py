@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+
+import pandas as pd
 import pytest
 import yaml
 from PIL import Image
@@ -221,3 +224,208 @@ def test_folders_written_on_windows_are_found(tmp_path, yolo_set, written):
     found = yolo.read(tmp_path)
     assert found.images["path"].tolist() == ["train/images/a.jpg"]
     assert rules(found) == {"path_assumed": 1}
+
+
+def test_lists_of_another_machine_are_resolved(tmp_path, yolo_set, picture):
+    """CVAT, autosplit and people write lists with paths that exist nowhere else."""
+    picture("train/images/b.jpg")
+    picture("train/images/c.jpg")
+    (tmp_path / "autosplit_train.txt").write_text(
+        "/home/me/cats/train/images/a.jpg\nC:\\cats\\train\\images\\b.jpg\n"
+    )
+    (tmp_path / "autosplit_val.txt").write_text("./train/images/c.jpg")
+    yolo_set("0 0.5 0.5 0.5 0.5", train="autosplit_train.txt", val=["autosplit_val.txt"])
+    found = yolo.read(tmp_path)
+    assert found.images[["path", "split"]].to_numpy().tolist() == [
+        ["train/images/a.jpg", "train"], ["train/images/b.jpg", "train"],
+        ["train/images/c.jpg", "val"],
+    ]  # fmt: skip
+    assert rules(found) == {"image_path": 1, "no_label_file": 1}
+    (tmp_path / "autosplit_train.txt").write_text("/home/me/x.jpg\n")
+    with pytest.raises(DataError, match=r"none of the 1 image\(s\) that autosplit_train\.txt"):
+        yolo.read(tmp_path)
+
+
+def test_a_listed_image_that_is_missing_is_left_to_the_check(tmp_path, yolo_set):
+    (tmp_path / "list.txt").write_text("./train/images/a.jpg\n./train/images/z.jpg\n")
+    yolo_set("0 0.5 0.5 0.5 0.5", train="list.txt")
+    found = yolo.read(tmp_path)
+    assert found.images["path"].tolist() == ["train/images/a.jpg", "train/images/z.jpg"]
+    assert found.images["width"].tolist() == [64, 0]
+
+
+def test_darknet(tmp_path, picture):
+    """CVAT's "YOLO 1.1": obj.data, obj.names, train.txt, labels beside the images."""
+    picture("obj_train_data/a.jpg")
+    (tmp_path / "obj_train_data/a.txt").write_text("1 0.5 0.5 0.5 0.5\n")
+    (tmp_path / "train.txt").write_text("data/obj_train_data/a.jpg\n")
+    (tmp_path / "obj.names").write_text("cat\ndog\n")
+    text = "classes = 2\ntrain = data/train.txt\nnames = data/obj.names\nbackup = backup/\n"
+    (tmp_path / "obj.data").write_text(text)
+    found = yolo.read(tmp_path)
+    assert found.images[["path", "split"]].to_numpy().tolist() == [
+        ["obj_train_data/a.jpg", "train"]
+    ]
+    assert found.boxes["class_name"].tolist() == ["dog"]
+    assert found.classes["class_name"].tolist() == ["cat", "dog"]
+    (tmp_path / "obj.names").unlink()
+    with pytest.raises(DataError, match=r"'names = data/obj\.names' was not found"):
+        yolo.read(tmp_path)
+    (tmp_path / "obj.data").write_text("names = obj.names\n")
+    with pytest.raises(DataError, match="train = or valid ="):
+        yolo.read(tmp_path)
+
+
+@pytest.mark.parametrize("images", ["images", "."])
+def test_a_list_of_classes_will_do(tmp_path, picture, images):
+    """Label Studio's export, and LabelImg's folder."""
+    picture(f"{images}/a.jpg")
+    labels = tmp_path / images.replace("images", "labels")
+    labels.mkdir(exist_ok=True)
+    (labels / "a.txt").write_text("1 0.5 0.5 0.5 0.5\n")
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    found = yolo.read(tmp_path)
+    assert found.images["split"].tolist() == [""]
+    assert found.boxes["class_name"].tolist() == ["dog"]
+    assert found.issues.empty
+
+
+def test_the_yaml_may_have_another_name(tmp_path, yolo_set):
+    yolo_set("0 0.5 0.5 0.5 0.5")
+    text = (tmp_path / "data.yaml").read_text()
+    (tmp_path / "data.yaml").rename(tmp_path / "cats.yaml")
+    (tmp_path / "hyp.yaml").write_text("lr0: 0.01\ntrain: true\n")
+    assert len(yolo.read(tmp_path).boxes) == 1
+    (tmp_path / "dogs.yaml").write_text(text)
+    with pytest.raises(DataError, match=r"several files .*cats\.yaml, dogs\.yaml"):
+        yolo.read(tmp_path)
+    assert len(yolo.read(tmp_path, data="dogs.yaml").boxes) == 1
+
+
+def test_corners_of_a_rotated_box_are_a_polygon(tmp_path, yolo_set):
+    """Ultralytics' OBB labels: class and four points."""
+    yolo_set("1 0.5 0.25 0.75 0.5 0.5 0.75 0.25 0.5")
+    found = yolo.read(tmp_path, extra=True)
+    assert found.boxes[BOX_COLUMNS].to_numpy().tolist() == [[16, 12, 48, 36]]
+    assert json.loads(found.boxes["extra"][0]) == {
+        "segmentation": [[32.0, 12.0, 48.0, 24.0, 32.0, 36.0, 16.0, 24.0]]
+    }
+    assert "extra" not in yolo.read(tmp_path).boxes
+
+
+@pytest.mark.parametrize("shape", [[2, 3], [3, 2]])
+def test_keypoints_are_no_polygon(tmp_path, yolo_set, shape):
+    points = {3: "0.25 0.5 2 0 0 0", 2: "0.25 0.5 0.75 0.75 0 0"}[shape[1]]
+    yolo_set(f"0 0.5 0.5 0.25 0.5 {points}\n1 0.5 0.5 0.5 0.5", kpt_shape=shape)
+    found = yolo.read(tmp_path, extra=True)
+    assert found.boxes[BOX_COLUMNS].to_numpy().tolist() == [[24, 12, 40, 36], [16, 12, 48, 36]]
+    keypoints = {
+        3: [16, 24, 2, 0, 0, 0],
+        2: [16, 24, 2, 48, 36, 2, 0, 0, 0],
+    }[shape[1]]
+    extra = found.boxes["extra"].tolist()
+    assert json.loads(extra[0]) == {"keypoints": keypoints, "num_keypoints": 4 - shape[1]}
+    assert extra[1] == ""
+    assert rules(found) == {"keypoints": 1}
+
+
+def test_lines_that_do_not_fit_kpt_shape(tmp_path, yolo_set):
+    yolo_set("0 0.5 0.5 0.25 0.5 0.1 0.1 2", kpt_shape=[2, 3])
+    (issue,) = yolo.read(tmp_path).issues.to_dict("records")
+    assert (
+        issue["rule"] == "malformed_line" and "3 numbers for each of 2 keypoints" in issue["action"]
+    )
+    yolo_set("", kpt_shape=17)
+    with pytest.raises(DataError, match="'kpt_shape' must be"):
+        yolo.read(tmp_path)
+
+
+def test_predictions_are_named_as_such(tmp_path, yolo_set):
+    yolo_set("0 0.5 0.5 0.5 0.5 0.93\n")
+    (issue,) = yolo.read(tmp_path).issues.to_dict("records")
+    assert issue["severity"] == "error" and issue["file"] == "train/labels/a.txt:1"
+    assert "predictions" in issue["action"]
+
+
+def test_label_files_without_picture_are_named(tmp_path, yolo_set, picture):
+    yolo_set("0 0.5 0.5 0.5 0.5", train="list.txt")
+    picture("train/images/unlisted.jpg")
+    (tmp_path / "list.txt").write_text("train/images/a.jpg\n")
+    labels = {
+        "gone.txt": "0 0.5 0.5 0.5 0.5", "empty.txt": "", "unlisted.txt": "0 0.5 0.5 0.5 0.5",
+        "classes.txt": "cat\ndog", "README.txt": "made in one two three four five",
+        "autosplit_train.txt": "./images/a.jpg", "a.cache": "0 1 1 1 1",
+    }  # fmt: skip
+    for name, text in labels.items():
+        (tmp_path / "train/labels" / name).write_text(text)
+    (tmp_path / "train/images/requirements.txt").write_text("")
+    found = yolo.read(tmp_path)
+    issue = found.issues.set_index("rule").loc["label_without_image"]
+    assert issue["file"] == "train/labels"
+    assert issue["value"] == "2 label file(s): empty.txt, gone.txt"
+
+
+def test_encodings_of_label_files(tmp_path, yolo_set, picture):
+    yolo_set("")
+    picture("train/images/b.jpg")
+    line = "1 0.5 0.5 0.5 0.5\r\n"
+    (tmp_path / "train/labels/a.txt").write_bytes(line.encode("utf-16"))  # PowerShell's >
+    (tmp_path / "train/labels/b.txt").write_bytes(b"\xff\x80\x81")
+    found = yolo.read(tmp_path)
+    assert found.boxes["class_name"].tolist() == ["dog"]
+    assert rules(found) == {"label_encoding": 1, "malformed_line": 1}
+    (issue,) = found.issues[found.issues["severity"] == "error"].to_dict("records")
+    assert issue["file"] == "train/labels/b.txt"
+    (tmp_path / "train/labels/b.txt").write_bytes(b"\xef\xbb\xbf" + line.encode())
+    assert len(yolo.read(tmp_path).boxes) == 2
+
+
+def test_double_lines_are_left_to_the_check(tmp_path, yolo_set):
+    yolo_set("0 0.5 0.5 0.5 0.5\n0 0.5 0.5 0.5 0.5\n")
+    found = yolo.read(tmp_path)
+    assert len(found.boxes) == 2 and found.boxes["annotation_id"].is_unique
+
+
+def test_a_mistake_costs_its_own_line_only(tmp_path, yolo_set):
+    """Lines are read all at once; one that is no number must not take the others with it."""
+    lines = [f"{n % 2} 0.5 0.5 0.{n} 0.5" for n in range(1, 10)]
+    yolo_set("\n".join([*lines, "0 0.5 0.5 0.5 x", "nan 0.5 0.5 0.5 0.5", "1e300 0 0 0 0"]))
+    found = yolo.read(tmp_path)
+    widths = (found.boxes["x2"] - found.boxes["x1"]).tolist()
+    assert widths == pytest.approx([64 * n / 10 for n in range(1, 10)])
+    assert found.boxes["class_name"].tolist() == [
+        "cat" if n % 2 == 0 else "dog" for n in range(1, 10)
+    ]
+    assert rules(found) == {"malformed_line": 3}
+
+
+def test_cones_have_no_newline_at_their_end(shared_data):
+    """The README's oddity: joined, their lines would merge."""
+    files = sorted((shared_data / "cones_yolo").glob("*/labels/*.txt"))
+    texts = [path.read_text() for path in files]
+    assert any(text and not text.endswith("\n") for text in texts)
+    found = yolo.read(shared_data / "cones_yolo")
+    assert len(found.boxes) == sum(len(text.split("\n")) for text in texts if text)
+    assert found.images["image_id"].str.contains("_jpg.rf.", regex=False).all()
+    assert set(found.images["width"]) == set(found.images["height"]) == {640}
+    counts = found.issues["rule"].value_counts().to_dict()
+    assert set(counts) <= {"path_assumed", "no_label_file", "share_beyond_0_1", "polygons"}
+
+
+def test_files_are_read_in_portions(tmp_path, yolo_set, picture, monkeypatch):
+    yolo_set("0 0.5 0.5 0.5 0.5")
+    for name in ("b", "c"):
+        picture(f"train/images/{name}.jpg")
+        (tmp_path / f"train/labels/{name}.txt").write_text("1 0.5 0.5 0.25 0.25 \n\n0 0 0 0 0\n")
+    whole = yolo.read(tmp_path)
+    monkeypatch.setattr("detpipe.data.formats.yolo_labels._FILES_AT_ONCE", 2)
+    pd.testing.assert_frame_equal(yolo.read(tmp_path).boxes, whole.boxes)
+    assert whole.boxes["annotation_id"].tolist() == ["a-1", "b-1", "b-3", "c-1", "c-3"]
+
+
+def test_class_numbers_that_are_none_cost_their_own_line_only(tmp_path, yolo_set):
+    yolo_set("0.5 0.1 0.1 0.1 0.1\n1 0.5 0.5 0.5 0.5\nnan 0.1 0.1 0.1 0.1\n0 0.5 0.5 0.25 0.25")
+    found = yolo.read(tmp_path)
+    assert found.boxes["class_name"].tolist() == ["dog", "cat"]
+    assert found.boxes[BOX_COLUMNS].to_numpy().tolist() == [[16, 12, 48, 36], [24, 18, 40, 30]]
+    assert found.issues["file"].tolist() == [f"train/labels/a.txt:{n}" for n in (1, 3)]

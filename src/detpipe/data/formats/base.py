@@ -19,7 +19,7 @@ Severity = Literal["error", "warning", "info"]
 
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".tif", ".tiff", ".webp", ".gif", ".mpo", ".ppm",
-     ".pgm")
+     ".pgm", ".avif", ".heic", ".heif", ".jp2", ".jxl")
 )  # fmt: skip
 """File endings (lower case) that are taken for images."""
 
@@ -48,6 +48,8 @@ class IssueLog:
     """Collects rows of the ``issues`` table."""
 
     rows: list[dict[str, str]] = field(default_factory=list)
+    _frames: list[pd.DataFrame] = field(default_factory=list)
+    """What was logged before ``rows``."""
 
     def add(
         self,
@@ -72,6 +74,19 @@ class IssueLog:
             }
         )  # fmt: skip
 
+    def add_rows(self, severity: Severity, rule: str, rows: pd.DataFrame, *, action: str) -> None:
+        """Adds many findings of one kind at once.
+
+        ``rows`` has the columns ``file``, ``image_id``, ``annotation_id`` and ``value``, or some of
+        them.
+        """
+        if rows.empty:
+            return
+        self._frames.append(ISSUES.make(self.rows) if self.rows else ISSUES.empty())
+        self.rows = []
+        rows = rows.assign(severity=severity, rule=rule, action=action)
+        self._frames.append(rows.reindex(columns=list(ISSUES.columns), fill_value=""))
+
     def add_boxes(
         self,
         severity: Severity,
@@ -82,21 +97,21 @@ class IssueLog:
         action: str,
     ) -> None:
         """Adds one finding for each row of a ``boxes`` table; ``files`` gives image_id → file."""
-        for row in boxes.to_dict("records"):
-            coordinates = ", ".join(f"{row[column]:g}" for column in BOX_COLUMNS)
-            self.add(
-                severity,
-                rule,
-                file=files.get(row["image_id"], ""),
-                image_id=row["image_id"],
-                annotation_id=row["annotation_id"],
-                value=f"{row['class_name']} ({coordinates})",
-                action=action,
-            )
+        self.add_rows(severity, rule, box_rows(boxes, files), action=action)
 
     def table(self) -> pd.DataFrame:
         """The ``issues`` table."""
-        return ISSUES.make(self.rows) if self.rows else ISSUES.empty()
+        rows = ISSUES.make(self.rows) if self.rows else ISSUES.empty()
+        return pd.concat([*self._frames, rows], ignore_index=True) if self._frames else rows
+
+
+def box_rows(boxes: pd.DataFrame, files: Mapping[str, str]) -> pd.DataFrame:
+    """Boxes as :meth:`IssueLog.add_rows` takes findings; ``files`` gives image_id → file."""
+    parts = (boxes[column].tolist() for column in ("class_name", *BOX_COLUMNS))
+    return boxes[["image_id", "annotation_id"]].assign(
+        file=[files.get(image_id, "") for image_id in boxes["image_id"].tolist()],
+        value=["%s (%g, %g, %g, %g)" % row for row in zip(*parts, strict=True)],  # noqa: UP031
+    )
 
 
 def make_tables(

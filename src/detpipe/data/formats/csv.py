@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import msgspec
 import pandas as pd
 
 from detpipe.core.errors import DataError
@@ -18,59 +18,86 @@ from detpipe.data.formats.base import (
     make_tables,
     relative,
     sample,
-    split_in_name,
 )
-from detpipe.data.formats.csv_columns import WITHOUT_HEADER, corners
+from detpipe.data.formats.csv_columns import SCORES, WITHOUT_HEADER, corners
 from detpipe.data.formats.csv_columns import columns as columns_of
+from detpipe.data.formats.csv_files import fields, find_files, separator, without_header
+from detpipe.data.formats.csv_text import first_line, read_table
 from detpipe.data.formats.locate import ImageFinder, locate_images
+from detpipe.data.formats.shares import in_pixels, picture_sizes
+from detpipe.data.remote import resolve
+
+_YES = ("1", "1.0", "true", "yes")
 
 
-@dataclass
-class _File:
-    split: str
-    path: Path
-    source: str
-    rows: pd.DataFrame
+@dataclass(frozen=True)
+class _Options:
+    """What the user says of all files."""
+
+    root: Path
+    columns: Mapping[str, str]
+    by_position: bool
+    images: str | None
+    class_name: str
+    encoding: str
+    extra: bool
 
 
 def read(
     root: Path,
     *,
     annotations: str | Sequence[str] | Mapping[str, str] | None = None,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str | int] | None = None,
     images: str | None = None,
+    classes: str | None = None,
+    class_name: str = "",
+    shares: bool = False,
     encoding: str = "utf-8-sig",
+    extra: bool = False,
 ) -> Annotations:
     """Reads csv files with one box a row.
 
     Args:
         root: the data set's folder.
         annotations: the file, several files, or split → file, relative to ``root``. Without it:
-            every csv file in it, or one or two levels below, whose name speaks of a split
-            (``train_labels.csv``), or the only csv file there is. The split is a column, or comes
-            from the file's name, or is ''.
-        columns: our name → the file's: ``path class_name x1 y1 x2 y2`` (or ``x y w h``, left upper
-            corner and size, for the last four) and, where there are any, ``width height split``,
-            size and split of the image. Those not given are guessed, and it is said how.
+            every csv file in it, or one or two levels below, that has boxes and whose name or
+            folder speaks of a split (``train_labels.csv``, ``val/boxes.csv``), or the only csv
+            file with boxes; files with scores are taken for predictions where there are others.
+            The split is a column, or comes from that name, or is ''.
+        columns: our name → the file's, or, in files without header, the column's number from 0:
+            ``path class_name x1 y1 x2 y2`` (for the last four also ``x y w h``, left upper corner
+            and size, or one column of four numbers: ``bbox``, x y w h, or ``corners``) and, where
+            there are any, ``width height split group`` of the image and ``iscrowd difficult area
+            extra`` of the box. Those not given are guessed, and it is said how.
         images: folder of the images, relative to ``root``. Without it they are looked for in
             ``images``, beside the csv, in folders named like the split, and in ``root``.
+        classes: a text file with one class a line, in label order. Without it: ``classes.txt``
+            beside the csv if it has all classes of the boxes; else they are in alphabetical order.
+        class_name: the class of every box, for files without such a column.
+        shares: whether coordinates are shares of the image (0..1), not pixels.
         encoding: how the files are written: ``utf-8-sig`` (UTF-8 with or without BOM), ``latin-1``,
             ``cp1252``, ``utf-16``, …
+        extra: whether the other columns are kept in ``boxes.extra``, by their names.
 
     Coordinates are pixels, x2/y2 exclusive. A row ``0,0,0,0``, or with four empty fields, stands
-    for an image without objects. An image's id is its path. Classes are in alphabetical order.
+    for an image without objects. An image's id is its path.
 
     Raises:
-        DataError: no file, columns that cannot be told, no image found. What is wrong with single
-            records goes to ``issues``.
+        DataError: no file, columns that cannot be told, rows that cannot be read (each is named),
+            no image found. What is wrong with single records goes to ``issues``.
     """
     root = existing_folder(root)
     log = IssueLog()
-    files = [
-        _File(split, path, relative(path, root), _load(path, columns or {}, encoding, root, log))
-        for split, path in _find_files(root, annotations)
-    ]
-    frames = [_with_paths(file, root, images, log) for file in files]
+    by_position = _by_position(columns or {})
+    given = {ours: str(theirs) for ours, theirs in (columns or {}).items()}
+    if class_name and "class_name" in given:
+        raise DataError("options 'class_name' and 'columns: class_name' exclude each other")
+    options = _Options(root, given, by_position, images, class_name, encoding, extra)
+    files = find_files(
+        root, annotations, None if by_position else given, encoding, log,
+        classless=bool(class_name),
+    )  # fmt: skip
+    frames = [_rows(split, path, options, log) for split, path in files]
     rows = pd.concat(frames, ignore_index=True)
     empty = (rows[BOX_COLUMNS] == 0).all(axis=1) | rows["blank"]
     if empty.any():
@@ -78,106 +105,148 @@ def read(
             "info", "empty_image_row", value=f"{int(empty.sum())} row(s) of zeros or blanks",
             action="taken as images without objects",
         )  # fmt: skip
-    pictures = rows.drop_duplicates(["split", "path"]).copy()
-    in_two = pictures["path"].duplicated(keep=False)
-    ids = pictures["path"].where(~in_two, pictures["split"] + "-" + pictures["path"])
-    id_of = dict(zip(zip(pictures["split"], pictures["path"], strict=True), ids, strict=True))
-    pictures["image_id"] = ids
-    boxes = rows[~empty].copy()
-    boxes["image_id"] = [
-        id_of[key] for key in zip(boxes["split"], boxes["path"], strict=True)
-    ]  # fmt: skip
+    pictures, image = _pictures(rows, log)
+    if shares:
+        sizes = picture_sizes(root, pictures["path"])
+        rows[BOX_COLUMNS] = in_pixels(rows[BOX_COLUMNS].to_numpy(), sizes[image.to_numpy()])
+    boxes = _boxes(rows[~empty], pictures["image_id"].take(image[~empty].to_numpy()))
+    return make_tables(pictures, boxes, _classes(root, classes, files, boxes, log), log)
+
+
+def _boxes(rows: pd.DataFrame, image_ids: pd.Series) -> pd.DataFrame:
+    """The ``boxes`` table; ``image_ids`` has one for each row."""
+    boxes = rows.assign(image_id=image_ids.to_numpy())
     boxes["annotation_id"] = [str(number) for number in range(1, len(boxes) + 1)]
-    boxes["area"] = (boxes["x2"] - boxes["x1"]) * (boxes["y2"] - boxes["y1"])
-    boxes["iscrowd"] = boxes["difficult"] = False
-    return make_tables(pictures, boxes, None, log)
+    area = (boxes["x2"] - boxes["x1"]) * (boxes["y2"] - boxes["y1"])
+    own = pd.to_numeric(boxes["area"], errors="coerce") if "area" in boxes else area
+    boxes["area"] = own.fillna(area)
+    for flag in ("iscrowd", "difficult"):
+        words = boxes[flag].str.strip().str.lower() if flag in boxes else None
+        boxes[flag] = False if words is None else words.isin(_YES)
+    return boxes
 
 
-# --- files -------------------------------------------------------------------------------------
-
-
-def _find_files(
-    root: Path, given: str | Sequence[str] | Mapping[str, str] | None
-) -> list[tuple[str, Path]]:
-    if given is not None:
-        if isinstance(given, Mapping):
-            files = [(split, root / name) for split, name in given.items()]
-        else:
-            names = [given] if isinstance(given, str) else list(given)
-            files = [(split_in_name(Path(name).stem), root / name) for name in names]
-        absent = [str(path) for _, path in files if not path.is_file()]
-        if absent or not files:
-            raise DataError(f"no such annotation file: {', '.join(absent) or 'none given'}")
-        return files
-    found = sorted([*root.glob("*.csv"), *root.glob("*/*.csv"), *root.glob("*/*/*.csv")])
-    named = [(split_in_name(path.stem), path) for path in found if split_in_name(path.stem)]
-    if len(named) == 0 and len(found) == 1:
-        named = [("", found[0])]
-    if not named:
+def _by_position(columns: Mapping[str, str | int]) -> bool:
+    numbers = [isinstance(theirs, int) for theirs in columns.values()]
+    if any(numbers) and not all(numbers):
         raise DataError(
-            f"cannot tell which csv file of {root} holds the boxes: found "
-            f"{sample(relative(p, root) for p in found) or 'none'}; name it with the reader's "
-            f"option 'annotations'"
+            "option 'columns' must hold the names of columns, or only their numbers (from 0) for "
+            "files without header; it mixes the two"
         )
-    return named
+    return any(numbers)
 
 
-def _load(
-    path: Path, columns: Mapping[str, str], encoding: str, root: Path, log: IssueLog
-) -> pd.DataFrame:
-    """The file's rows under our column names; boxes as float, all else as text."""
-    file = relative(path, root)
-    try:
-        first = path.read_text(encoding).split("\n", 1)[0]
-        separator = max(",;\t", key=first.count)
-        options: dict[str, Any] = {
-            "sep": separator, "dtype": str, "keep_default_na": False, "encoding": encoding,
-        }  # fmt: skip
-        frame = pd.read_csv(path, **options)
-        if not columns and len(frame.columns) == 6 and _numbers(list(frame.columns)[1:5]):
-            frame = pd.read_csv(path, header=None, names=list(WITHOUT_HEADER), **options)
-            log.add(
-                "info", "columns", file=file, value="no header",
-                action=f"read as {', '.join(WITHOUT_HEADER)}",
-            )  # fmt: skip
-    except (UnicodeError, LookupError) as error:
-        raise DataError(
-            f"{path} is not written in '{encoding}' ({error}); name its encoding with the reader's "
-            f"option 'encoding', such as 'latin-1', 'cp1252' or 'utf-16'"
-        ) from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"{path} cannot be read as csv: {error}") from error
-    there = [str(column) for column in frame.columns]
-    mapping = columns_of(there, columns, file=file, log=log)
-    scores = [name for name in there if name.lower() in ("score", "scores", "confidence")]
-    if scores:
-        log.add(
-            "warning", "score_column", file=file, value=", ".join(scores),
-            action="the file may hold predictions; its boxes are taken as the truth",
-        )  # fmt: skip
-    rows = pd.DataFrame({ours: frame[theirs] for ours, theirs in mapping.items()}).fillna("")
-    rows = corners(rows, file=file, log=log)
+def _rows(split: str, path: Path, options: _Options, log: IssueLog) -> pd.DataFrame:
+    """The file's rows under our column names, with paths relative to the root and their split."""
+    source = relative(path, options.root)
+    rows = _load(path, source, options, log)
+    if "split" not in rows:
+        rows["split"] = split
     for column in ("width", "height"):
         sizes = pd.to_numeric(rows[column], errors="coerce") if column in rows else 0
         rows[column] = pd.Series(sizes, index=rows.index).fillna(0).astype("int64")
+    if options.class_name:
+        rows["class_name"] = options.class_name
+    rows = corners(rows, file=source, log=log)
+    root, beside = options.root, path.parent
+    given = options.images
+    bases = [resolve(root, given)] if given is not None else [root / "images", beside, root]
+    found = []
+    for own, part in rows.groupby("split", sort=False):
+        splits = [name for name in dict.fromkeys([str(own), split]) if name]
+        folders = [*(base / name for base in bases for name in splits), *bases]
+        names = part["path"].drop_duplicates()
+        paths = locate_images(
+            names.tolist(), ImageFinder(folders), source=source, root=root, log=log
+        )
+        found.append(part["path"].map(dict(zip(names, paths, strict=True))))
+    rows["path"] = pd.concat(found) if found else ""
+    return rows.dropna(subset=["path"])
+
+
+def _load(path: Path, source: str, options: _Options, log: IssueLog) -> pd.DataFrame:
+    """The columns that are used, under our names, all as text."""
+    line = first_line(path, options.encoding)
+    headless = options.by_position or (not options.columns and without_header(fields(line)))
+    frame = read_table(
+        path, header=not headless, separator=separator(line), encoding=options.encoding
+    )
+    frame.columns = [str(column) for column in frame.columns]
+    if headless and not options.by_position:
+        frame.columns = list(WITHOUT_HEADER)
+        log.add(
+            "info", "columns", file=source, value="no header",
+            action=f"read as {', '.join(WITHOUT_HEADER)}",
+        )  # fmt: skip
+    there = list(frame.columns)
+    mapping = columns_of(
+        there, options.columns, file=source, log=log, classless=bool(options.class_name)
+    )
+    scores = [name for name in there if name.lower() in SCORES]
+    if scores:
+        log.add(
+            "warning", "score_column", file=source, value=", ".join(scores),
+            action="the file may hold predictions; its boxes are taken as the truth",
+        )  # fmt: skip
+    rows = pd.DataFrame({ours: frame[theirs] for ours, theirs in mapping.items()})
+    if "extra" in rows and "extra" not in options.columns:
+        is_json = rows["extra"].str.startswith("{") | (rows["extra"] == "")
+        if not is_json.all():
+            del rows["extra"], mapping["extra"]
+    if not options.extra:
+        return rows.drop(columns="extra", errors="ignore")
+    if "extra" not in rows:
+        others = frame[[name for name in there if name not in mapping.values()]]
+        rows["extra"] = [
+            msgspec.json.encode(row).decode() if row else "" for row in others.to_dict("records")
+        ]
     return rows
 
 
-def _numbers(words: Sequence[str]) -> bool:
-    """Whether these are numbers, or nothing (pandas calls an empty header ``Unnamed: 1``)."""
-    return all(str(w).replace(".", "").isdigit() or str(w).startswith("Unnamed") for w in words)
+def _pictures(rows: pd.DataFrame, log: IssueLog) -> tuple[pd.DataFrame, pd.Series]:
+    """The images in order of appearance, and the number of its image for each row."""
+    keys = ["split", "path"]
+    image = rows.groupby(keys, sort=False, dropna=False).ngroup()
+    pictures = rows.drop_duplicates(keys).reset_index(drop=True)
+    in_two = pictures["path"].duplicated(keep=False)
+    pictures["image_id"] = pictures["path"].where(
+        ~in_two, pictures["split"] + "-" + pictures["path"]
+    )
+    if "group" in rows:
+        groups = rows.groupby(image)["group"].nunique()
+        if (groups > 1).any():
+            log.add(
+                "warning", "image_in_two_groups",
+                value=f"{int((groups > 1).sum())} image(s): "
+                + sample(pictures["path"][groups > 1]),
+                action="the group of the first row counts",
+            )  # fmt: skip
+    return pictures, image
 
 
-def _with_paths(file: _File, root: Path, images: str | None, log: IssueLog) -> pd.DataFrame:
-    """The rows with paths relative to ``root``, and their split."""
-    rows = file.rows
-    if "split" not in rows:
-        rows["split"] = file.split
-    beside = file.path.parent
-    splits = [name for name in (file.split, *rows["split"].unique()) if name]
-    bases = [root / images] if images is not None else [root / "images", beside, root]
-    folders = [*(base / name for base in bases for name in dict.fromkeys(splits)), *bases]
-    names = list(dict.fromkeys(rows["path"]))
-    found = locate_images(names, ImageFinder(folders), source=file.source, root=root, log=log)
-    rows["path"] = rows["path"].map(dict(zip(names, found, strict=True)))
-    return rows.dropna(subset=["path"])
+def _classes(
+    root: Path,
+    given: str | None,
+    files: Sequence[tuple[str, Path]],
+    boxes: pd.DataFrame,
+    log: IssueLog,
+) -> list[str] | None:
+    """The classes in label order; None where no file says."""
+    path = resolve(root, given) if given is not None else files[0][1].parent / "classes.txt"
+    if not path.is_file():
+        if given is not None:
+            raise DataError(f"no such file of classes: {path}")
+        return None
+    try:
+        names = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+    except UnicodeError as error:
+        raise DataError(f"{path} is not written in UTF-8: {error}") from error
+    names = [name for name in names if name]
+    used = set(boxes["class_name"].str.strip().unique())
+    if given is None and not used <= set(names):
+        return None
+    log.add(
+        "info", "class_list", file=relative(path, root), value=f"{len(names)} classes",
+        action="classes and their order are taken from it",
+    )  # fmt: skip
+    return names

@@ -28,29 +28,44 @@ SIDES: Mapping[str, tuple[str, ...]] = {
     "h": ("h", "bbox_height", "bbox_h", "box_height", "height"),
 }
 """Instead of the four corners: left upper corner and size of the box."""
+TEXTS: Mapping[str, tuple[str, ...]] = {"bbox": ("bbox",), "corners": ()}
+"""Instead of four columns: one text of four numbers, ``x y w h`` or ``x1 y1 x2 y2``."""
 OPTIONAL: Mapping[str, tuple[str, ...]] = {
     "width": ("width", "image_width", "img_width"),
     "height": ("height", "image_height", "img_height"),
     "split": ("split", "subset", "set"),
+    "group": ("group",),
+    "iscrowd": ("iscrowd", "is_crowd"),
+    "difficult": ("difficult",),
+    "area": ("area",),
+    "extra": ("extra",),
 }
 WITHOUT_HEADER = ("path", "x1", "y1", "x2", "y2", "class_name")
+SCORES = ("score", "scores", "confidence")
+"""Columns that only predictions have."""
 
 
 def columns(
-    there: Sequence[str], given: Mapping[str, str], *, file: str, log: IssueLog
+    there: Sequence[str],
+    given: Mapping[str, str],
+    *,
+    file: str,
+    log: IssueLog,
+    classless: bool = False,
 ) -> dict[str, str]:
-    """Our name → the file's column; boxes are ``x1 y1 x2 y2`` or else ``x y w h``.
+    """Our name → the file's column; a box is ``x1 y1 x2 y2``, ``x y w h``, ``bbox`` or ``corners``.
 
     Args:
         there: the file's columns.
         given: what the user says about them.
         file: its name, for messages.
         log: gets what was guessed.
+        classless: whether the class is known without a column.
 
     Raises:
         DataError: ``given`` names a column that is not there, or one is missing.
     """
-    ours = (*GUESSES, *SIDES, *OPTIONAL)
+    ours = (*GUESSES, *SIDES, *TEXTS, *OPTIONAL)
     wrong = [name for name in given if name not in ours]
     absent = [name for name in given.values() if name not in there]
     if wrong or absent:
@@ -58,27 +73,40 @@ def columns(
             f"{file}: option 'columns' has {sample([*wrong, *absent])}; it maps our names "
             f"({', '.join(ours)}) to the file's ({', '.join(there)})"
         )
-    mapping = _guess({**GUESSES, **OPTIONAL}, there, given)
-    missing = [name for name in GUESSES if name not in mapping]
-    if set(missing) & set(BOX_COLUMNS):
-        plain = {name: GUESSES[name] for name in GUESSES if name not in BOX_COLUMNS}
-        by_size = _guess({**plain, **SIDES, **OPTIONAL}, there, given)
-        if set(by_size) >= {*plain, *SIDES} and not set(given) & set(BOX_COLUMNS):
-            mapping, missing = by_size, []
-    if missing:
-        raise DataError(
-            f"{file}: cannot tell which column is {', '.join(missing)}; it has {', '.join(there)}. "
-            f"Say so with the reader's option 'columns', such as {{{missing[0]}: {there[0]}}}; a "
-            f"box is x1, y1, x2, y2, or x, y, w, h (left upper corner and size)"
-        )
+    plain = {n: a for n, a in GUESSES.items() if n not in BOX_COLUMNS}
+    if classless:
+        del plain["class_name"]
+    ways = [{name: GUESSES[name] for name in BOX_COLUMNS}, SIDES]
+    ways += [{name: aliases} for name, aliases in TEXTS.items()]
+    # What the user names says which way it is.
+    ways = [way for way in ways if set(given) & set(way)] or ways
+    mappings = [_guess({**plain, **way, **OPTIONAL}, there, given) for way in ways]
+    for way, mapping in zip(ways, mappings, strict=True):
+        if set(mapping) >= {*plain, *way}:
+            _say_what_was_guessed(mapping, there, given, file, log)
+            return mapping
+    missing = [name for name in (*plain, *ways[0]) if name not in mappings[0]]
+    example = f"{{{missing[0]}: {there[0] if there else '…'}}}"
+    raise DataError(
+        f"{file}: cannot tell which column is {', '.join(missing)}; it has {', '.join(there)}. "
+        f"Say so with the reader's option 'columns', such as {example}; a box is "
+        f"x1, y1, x2, y2, or x, y, w, h (left upper corner and size), or one column with "
+        f"four numbers: bbox (x y w h) or corners (x1 y1 x2 y2)"
+        + ("; without a column of classes: option 'class_name'" if "class_name" in missing else "")
+    )
+
+
+def _say_what_was_guessed(
+    mapping: Mapping[str, str], there: Sequence[str], given: Mapping[str, str], file: str,
+    log: IssueLog,
+) -> None:  # fmt: skip
     guessed = [f"{name} = {theirs}" for name, theirs in mapping.items() if name not in given]
+    corner = "; x, y is the left upper corner" if {"w", "bbox"} & set(mapping) else ""
     if guessed and list(there) != list(WITHOUT_HEADER):
         log.add(
             "info", "columns", file=file, value=", ".join(guessed),
-            action="guessed from the column names"
-            + ("; x, y is the left upper corner" if "w" in mapping else ""),
+            action=f"guessed from the column names{corner}",
         )  # fmt: skip
-    return mapping
 
 
 def _guess(
@@ -98,21 +126,30 @@ def corners(rows: pd.DataFrame, *, file: str, log: IssueLog) -> pd.DataFrame:
 
     Numbers with a decimal comma are an error in ``log``.
     """
-    sides = [c for c in ("x", "y", "w", "h") if "w" in rows] or BOX_COLUMNS
-    texts = rows[sides].apply(lambda column: column.str.strip())
-    commas = texts.apply(lambda column: column.str.fullmatch(r"[+-]?\d+,\d+"))
-    if commas.to_numpy().any():
-        row = int(commas.any(axis=1).to_numpy().argmax())
+    text = next((name for name in TEXTS if name in rows), None)
+    sides = ["x", "y", "w", "h"] if text == "bbox" or "w" in rows else BOX_COLUMNS
+    texts = rows[sides] if text is None else _parts(rows[text], sides)
+    numbers = texts.apply(pd.to_numeric, errors="coerce").astype("float64")
+    odd = texts[numbers.isna().any(axis=1)].apply(lambda column: column.str.strip())
+    commas = odd.apply(lambda column: column.str.fullmatch(r"[+-]?\d+,\d+")).any(axis=1)
+    if len(odd) and commas.any():
         log.add(
             "error", "decimal_comma", file=file,
-            value=f"{int(commas.any(axis=1).sum())} row(s), the first: "
-            + "; ".join(texts.iloc[row]),
+            value=f"{int(commas.sum())} row(s), the first: " + "; ".join(odd[commas].iloc[0]),
             action="write numbers with a decimal point (1.5, not 1,5)",
         )  # fmt: skip
-    numbers = texts.apply(pd.to_numeric, errors="coerce").astype("float64")
-    if "w" in rows:
+    if sides != BOX_COLUMNS:
         x, y = numbers["x"], numbers["y"]
         numbers = numbers.assign(x1=x, y1=y, x2=x + numbers["w"], y2=y + numbers["h"])
-    return rows.assign(
-        blank=(texts == "").all(axis=1), **{column: numbers[column] for column in BOX_COLUMNS}
-    )
+    blank = pd.Series(False, index=rows.index)
+    blank[odd.index] = (odd == "").all(axis=1)
+    return rows.assign(blank=blank, **{column: numbers[column] for column in BOX_COLUMNS})
+
+
+def _parts(texts: pd.Series, sides: Sequence[str]) -> pd.DataFrame:
+    """Four texts of ``[1, 2, 3, 4]``, ``1 2 3 4`` and the like; ``?`` where they are not four."""
+    value, between = r"([^\s,;()\[\]{}]+)", r"[\s,;]+"
+    pattern = rf"^[\s(\[{{]*{between.join([value] * 4)}[\s)\]}}]*$"
+    pieces = texts.str.extract(pattern).set_axis(list(sides), axis=1)
+    blank = texts.str.strip("()[]{} ") == ""
+    return pieces.astype("str").fillna("?").mask(blank, "")

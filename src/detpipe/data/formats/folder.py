@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from detpipe.core.errors import DataError, one_message
-from detpipe.data.formats.base import IMAGE_SUFFIXES, Annotations, IssueLog, make_tables
+from detpipe.data.formats.base import (
+    IMAGE_SUFFIXES,
+    Annotations,
+    IssueLog,
+    existing_folder,
+    make_tables,
+)
 from detpipe.data.image import load_image
 
 logger = logging.getLogger(__name__)
@@ -19,19 +25,26 @@ def read(
 ) -> Annotations:
     """Every picture below ``root`` (a folder, or one picture), in the order of their paths.
 
+    As ``data.reader`` it gives a data set without boxes and classes: to be looked at and checked,
+    not to train on.
+
     Args:
         root: the folder; its sub-folders are searched too.
         split: what the ``split`` column holds.
-        bad_image: what happens with pictures that do not decode.
+        bad_image: what happens with pictures that do not decode: ``error``, or ``drop``.
 
     Returns:
         Tables with ``image_id`` = the path without its suffix, or with it where two pictures
         differ in the suffix only; no boxes, no classes.
 
     Raises:
-        DataError: there is no picture, or some do not decode (all are named).
+        DataError: there is no such folder, no picture in it, or some do not decode (all are named).
     """
-    base = root.parent if root.is_file() else root
+    if bad_image not in ("error", "drop"):
+        raise DataError(f"option 'bad_image' must be error or drop, not '{bad_image}'")
+    root = Path(root)
+    base = root.parent if root.is_file() else existing_folder(root)
+    log = IssueLog()
     files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
     pictures = [path.relative_to(base) for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
     if not pictures:
@@ -59,4 +72,6 @@ def read(
         if bad_image == "error" or not rows:
             raise DataError(message)
         logger.warning("left out: %s", message)
-    return make_tables(rows, [], [], IssueLog())
+        for text in unreadable:
+            log.add("warning", "undecodable_image", value=text, action="dropped")
+    return make_tables(rows, [], [], log)

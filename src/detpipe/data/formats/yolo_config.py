@@ -1,0 +1,214 @@
+"""What a YOLO data set says of itself: ``data.yaml``, Darknet's ``obj.data``, ``classes.txt``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from detpipe.core.errors import DataError
+from detpipe.data.formats.base import IssueLog, clean_name, relative, sample
+from detpipe.data.remote import resolve
+
+_SPLITS = ("train", "val", "valid", "validation", "test")
+_YAMLS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+Keypoints = tuple[int, int]
+"""How many keypoints an object has, and 2 (x y) or 3 (x y visibility) numbers for each."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """The description of a data set, as written.
+
+    Attributes:
+        path: the file it was read from.
+        names: number in the label files → class name, in order of the numbers.
+        base: the folder that entries are relative to, as written; '' for that of ``path``.
+        entries: (split, folders and list files of its images, as written).
+        keypoints: of pose data sets.
+    """
+
+    path: Path
+    names: Mapping[int, str]
+    base: str
+    entries: Sequence[tuple[str, Sequence[str]]]
+    keypoints: Keypoints | None = None
+
+
+def load(root: Path, data: str | None, log: IssueLog) -> Config:
+    """Reads the file ``data``, or the one there is in ``root``.
+
+    Raises:
+        DataError: there is none, or several; it lacks what is needed or is not valid.
+    """
+    path = _find(root) if data is None else resolve(root, data)
+    if path is None or not path.is_file():
+        near = sorted(relative(p, root) for p in [*root.glob("*.y*ml"), *root.glob("*/*.y*ml")])
+        what = path or f"data.yaml, obj.data or classes.txt in {root}"
+        raise DataError(
+            f"there is no {what} (YAML files there: {', '.join(near) or 'none'}); name it with the "
+            f"reader's option 'data'"
+        )
+    if path.suffix == ".data":
+        return _darknet(path, log)
+    if path.suffix == ".txt":
+        images = "images" if (path.parent / "images").is_dir() else "."
+        return Config(path, _numbered(lines(path), path), "", [("", [images])])
+    return _yaml(path, log)
+
+
+def _find(root: Path) -> Path | None:
+    for name in _YAMLS:
+        if (root / name).is_file():
+            return root / name
+    yamls = [path for path in sorted(root.glob("*.y*ml")) if _looks_right(path)]
+    found = yamls or sorted(root.glob("*.data")) or list(root.glob("classes.txt"))
+    if len(found) > 1:
+        raise DataError(
+            f"{root} has several files that describe YOLO data: "
+            f"{sample(path.name for path in found)}; name one with the reader's option 'data'"
+        )
+    return found[0] if found else None
+
+
+def _looks_right(path: Path) -> bool:
+    try:
+        content = _parsed(path)
+    except DataError:
+        return False
+    return "names" in content and any(content.get(split) for split in _SPLITS)
+
+
+# --- data.yaml ---------------------------------------------------------------------------------
+
+
+def _yaml(path: Path, log: IssueLog) -> Config:
+    content = _parsed(path)
+    entries = []
+    for split in _SPLITS:
+        value = content.get(split)
+        if value:
+            entries.append(
+                (split, [str(v) for v in (value if isinstance(value, list) else [value])])
+            )
+    if not entries:
+        raise DataError(f"{path} names no images: it needs train:, val: or test:")
+    names = _names(content, path, log)
+    return Config(path, names, str(content.get("path") or ""), entries, _keypoints(content, path))
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        text = path.read_text("utf-8-sig")
+        content = yaml.safe_load(text)
+        # Once more without YAML's kinds: a class may be called NO, null or 1.0.
+        words = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - knows text only
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DataError(f"{path} is not valid YAML in UTF-8: {error}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} must hold keys and values (names:, train:, val:)")
+    if content.get("names") is not None:
+        content["names"] = words["names"]
+    return content
+
+
+def _names(content: Mapping[str, Any], path: Path, log: IssueLog) -> dict[int, str]:
+    names, count = content.get("names"), content.get("nc")
+    if count is not None and not str(count).isdigit():
+        raise DataError(f"{path}: 'nc' must be the number of classes, not '{count}'")
+    if names is None and count is None:
+        raise DataError(f"{path} lacks 'names': a list, or a mapping of numbers to class names")
+    if names is None:
+        names = [str(number) for number in range(int(count or 0))]
+        log.add("warning", "no_class_names", file=path.name, action="numbers serve as names")
+    if not isinstance(names, (dict, list)):
+        raise DataError(f"{path}: 'names' must be a list or a mapping, not '{names}'")
+    found = _numbered(names, path)
+    if count is not None and int(count) != len(found):
+        log.add(
+            "warning", "class_count", file=path.name, value=f"nc: {count}, names: {len(found)}",
+            action="names count",
+        )  # fmt: skip
+    return found
+
+
+def _numbered(names: Mapping[Any, Any] | Sequence[Any], path: Path) -> dict[int, str]:
+    """Number → name, in order of the numbers."""
+    pairs = names.items() if isinstance(names, Mapping) else enumerate(names)
+    try:
+        found = {int(number): str(name) for number, name in sorted(pairs, key=lambda p: int(p[0]))}
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{path}: 'names' must map whole numbers to class names") from error
+    nameless = [str(number) for number, name in found.items() if not clean_name(name)]
+    if nameless:
+        raise DataError(f"{path}: these class numbers have no name: {', '.join(nameless)}")
+    double = sorted(name for name, times in Counter(found.values()).items() if times > 1)
+    if double:
+        raise DataError(f"{path}: class names must differ, these repeat: {', '.join(double)}")
+    return found
+
+
+def _keypoints(content: Mapping[str, Any], path: Path) -> Keypoints | None:
+    shape = content.get("kpt_shape")
+    if shape is None:
+        return None
+    if not (isinstance(shape, list) and len(shape) == 2 and shape[1] in (2, 3) and shape[0] in
+            range(1, 10_000)):  # fmt: skip
+        raise DataError(
+            f"{path}: 'kpt_shape' must be the number of keypoints and 2 or 3, the numbers for "
+            f"each, such as (17, 3); it is {shape}"
+        )
+    return int(shape[0]), int(shape[1])
+
+
+# --- Darknet -----------------------------------------------------------------------------------
+
+
+def _darknet(path: Path, log: IssueLog) -> Config:
+    pairs = [line.split("=", 1) for line in lines(path) if "=" in line]
+    content = {key.strip(): value.strip() for key, value in pairs}
+    entries = [(split, [content[split]]) for split in _SPLITS if content.get(split)]
+    if not entries:
+        raise DataError(f"{path} names no images: it needs train = or valid =")
+    if not content.get("names"):
+        raise DataError(f"{path} lacks 'names = <file with one class a line>'")
+    names, tried = place(content["names"], "", path.parent)
+    if names is None or not names.is_file():
+        raise DataError(
+            f"{path}: 'names = {content['names']}' was not found; tried "
+            f"{', '.join(map(str, tried))}"
+        )
+    known = _names({"names": lines(names), "nc": content.get("classes")}, path, log)
+    return Config(path, known, "", entries)
+
+
+def lines(path: Path) -> list[str]:
+    """The lines that are not empty.
+
+    Raises:
+        DataError: the file is not in UTF-8.
+    """
+    try:
+        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not written in UTF-8: {error}") from error
+    return [line for line in lines if line]
+
+
+# --- places ------------------------------------------------------------------------------------
+
+
+def place(entry: str, base: str, folder: Path) -> tuple[Path | None, list[Path]]:
+    """Where ``entry`` is, and every place tried, the one that is meant first."""
+    candidates = [folder / base / entry, folder / entry]
+    written = PureWindowsPath(entry)  # splits at both / and \
+    parts = [part for part in written.parts if part not in ("..", ".", written.anchor)]
+    candidates += [folder.joinpath(*parts[start:]) for start in range(len(parts))]
+    # "train: train" may mean train/images; a plain folder of images comes first.
+    candidates += [folder.joinpath(*parts, "images"), folder.joinpath("images", *parts)]
+    tried = list(dict.fromkeys(candidates))
+    return next((place for place in tried if place.exists()), None), tried

@@ -1,0 +1,228 @@
+"""A page to look at before training: what is in a data set, and what is wrong with it."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import logging
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from detpipe.core.errors import DataError
+from detpipe.data.describe import plots
+from detpipe.data.marks import Mark, colour_of, draw_marks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+logger = logging.getLogger(__name__)
+
+SAMPLES, OFFENDERS = 12, 8
+"""Pictures shown: as they should be, and with the worst findings."""
+_SIDE = 480
+"""Longest side of a picture on the page, pixels."""
+_BAD = (213, 0, 0)
+_WEIGHT = {"error": 10_000, "warning": 100, "info": 1}
+_COORDINATES = re.compile(r"\(([^()]*)\)$")
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1200px;
+  padding: 0 1rem; color: #222; background: #fff }
+table { border-collapse: collapse; width: 100% }
+td, th { text-align: left; vertical-align: top; padding: .25rem .6rem;
+  border-bottom: 1px solid #ddd }
+td:nth-child(n + 4) { overflow-wrap: anywhere }
+.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); gap: 1rem }
+figure { margin: 0 } figcaption { font-size: 13px; overflow-wrap: anywhere }
+img { max-width: 100%; height: auto }
+.error { color: #b00020; font-weight: 600 } .warning { color: #8a5a00 }
+"""
+
+
+def page(
+    images: pd.DataFrame,
+    boxes: pd.DataFrame,
+    classes: pd.DataFrame,
+    issues: pd.DataFrame,
+    root: Path,
+    *,
+    name: str = "",
+) -> str:
+    """One HTML file with everything in it, made also where the data set is refused.
+
+    Args:
+        images: the ``images`` table after the check.
+        boxes: the ``boxes`` table after the check.
+        classes: the classes the data set lists.
+        issues: everything the check found.
+        root: the folder that ``images.path`` is relative to.
+        name: of the data set, for the title.
+
+    Returns:
+        Counts, findings by rule, plots, the pictures with the worst findings (what is wrong in
+        red), and pictures with their boxes: of every class one, the rarest first, as far as there
+        is room.
+    """
+    errors = int((issues["severity"] == "error").sum())
+    title = f"Data set {name}".strip()
+    counts = (
+        f"{len(images)} images, {len(boxes)} boxes, {len(classes)} classes; "
+        + (f"<span class=error>{errors} error(s): not usable yet</span>" if errors else "usable")
+    )  # fmt: skip
+    parts = [
+        f"<h1>{html.escape(title)}</h1><p>{counts}</p>",
+        "<h2>What the check found</h2>",
+        _findings(issues),
+        *_section("Pictures with the worst findings", _offenders(images, issues, root)),
+        *_section("Pictures", _samples(images, boxes, classes, root)),
+        *_section("In numbers", _figures(plots(images, boxes, classes)) if len(images) else []),
+    ]
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
+    )
+
+
+def _section(title: str, tiles: Sequence[str]) -> list[str]:
+    return [f"<h2>{title}</h2><div class=grid>{''.join(tiles)}</div>"] if tiles else []
+
+
+def _findings(issues: pd.DataFrame) -> str:
+    if issues.empty:
+        return "<p>Nothing.</p>"
+    rows = []
+    for (severity, rule), found in sorted(
+        issues.groupby(["severity", "rule"], sort=False), key=lambda g: -_WEIGHT[str(g[0][0])]
+    ):
+        first = found.iloc[0]
+        where = " ".join(filter(None, (first["file"], first["value"])))
+        cells = (severity, rule, len(found), where, first["action"])
+        rows.append(f"<tr class={severity}>{''.join(f'<td>{_text(cell)}' for cell in cells)}")
+    head = "<tr><th>severity<th>rule<th>times<th>the first<th>what is done"
+    return f"<table>{head}{''.join(rows)}</table>"
+
+
+def _text(value: object) -> str:
+    return html.escape(str(value).encode("utf-8", "replace").decode())
+
+
+# --- pictures ----------------------------------------------------------------------------------
+
+
+def _offenders(images: pd.DataFrame, issues: pd.DataFrame, root: Path) -> list[str]:
+    """The pictures with the gravest and most findings; the boxes concerned are red."""
+    weight = issues["severity"].map(_WEIGHT).astype("float64")
+    there = issues[issues["image_id"].isin(images["image_id"])].assign(weight=weight)
+    there = there[there["weight"] > _WEIGHT["info"]]
+    worst = there.groupby("image_id", sort=False)["weight"].sum().nlargest(OFFENDERS)
+    by_id = images.set_index("image_id")
+    tiles = []
+    for image_id in worst.index:
+        rows = there[there["image_id"] == image_id]
+        marks = [
+            Mark(box, str(rule), _BAD)
+            for value, rule in zip(rows["value"], rows["rule"], strict=True)
+            if (box := _box_in(value))
+        ]
+        caption = f"{by_id.loc[image_id, 'path']}: " + ", ".join(
+            f"{rule} ×{count}" for rule, count in rows["rule"].value_counts().items()
+        )
+        tiles.append(_tile(root / str(by_id.loc[image_id, "path"]), marks, caption))
+    return tiles
+
+
+def _box_in(value: str) -> tuple[float, float, float, float] | None:
+    """The four coordinates at the end of a finding's value, where there are some."""
+    found = _COORDINATES.search(value)
+    try:
+        numbers = [float(word) for word in found[1].split(",")] if found else []
+    except ValueError:
+        return None
+    if len(numbers) != 4 or not np.isfinite(numbers).all():
+        return None
+    x1, y1, x2, y2 = numbers
+    return min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)
+
+
+def _samples(
+    images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame, root: Path
+) -> list[str]:
+    names = classes["class_name"].tolist()
+    by_id = images.set_index("image_id")
+    tiles = []
+    for image_id in sample_images(images, boxes):
+        inside = boxes[boxes["image_id"] == image_id]
+        columns = (inside[c] for c in ("x1", "y1", "x2", "y2", "class_name", "iscrowd"))
+        marks = [
+            Mark(
+                (x1, y1, x2, y2), name, colour_of(names.index(name), len(names)), dashed=bool(crowd)
+            )
+            for x1, y1, x2, y2, name, crowd in zip(*columns, strict=True)
+            if name in names
+        ]
+        row = by_id.loc[image_id]
+        caption = f"{row['path']}: {row['width']} × {row['height']}, {len(inside)} box(es)"
+        tiles.append(_tile(root / str(row["path"]), marks, caption))
+    return tiles
+
+
+def sample_images(images: pd.DataFrame, boxes: pd.DataFrame, count: int = SAMPLES) -> list[str]:
+    """Ids of ``count`` images: one of every class, the rarest first, then some of all.
+
+    The same for the same tables; the global random state is not moved.
+    """
+    known = boxes[boxes["image_id"].isin(images["image_id"])]
+    shuffled = known.sample(frac=1, random_state=0)
+    first = shuffled.drop_duplicates("class_name").set_index("class_name")["image_id"]
+    rarest_first = known["class_name"].value_counts(ascending=True, sort=True).index
+    chosen = first.reindex(rarest_first).tolist()
+    others = images["image_id"].sample(frac=1, random_state=0).tolist()
+    return list(dict.fromkeys([*chosen, *others]))[:count]
+
+
+def _tile(path: Path, marks: Iterable[Mark], caption: str) -> str:
+    """A figure with the picture scaled to the page and ``marks`` (in its own pixels) on it."""
+    from PIL import Image
+
+    from detpipe.data.image import load_sized
+
+    def fitting(height: int, width: int) -> tuple[int, int]:
+        scale = _SIDE / max(height, width)
+        return max(1, round(height * scale)), max(1, round(width * scale))
+
+    try:
+        pixels, (height, width) = load_sized(path, size=fitting)
+    except DataError as error:
+        return f"<figure><figcaption>{_text(error)}</figcaption></figure>"
+    picture = Image.fromarray(pixels)
+    x, y = picture.width / width, picture.height / height
+    draw_marks(
+        picture,
+        [m._replace(box=(m.box[0] * x, m.box[1] * y, m.box[2] * x, m.box[3] * y)) for m in marks],
+    )
+    buffer = io.BytesIO()
+    picture.save(buffer, format="JPEG", quality=85)
+    return _figure(buffer.getvalue(), "jpeg", caption)
+
+
+def _figures(figures: dict[str, Figure]) -> list[str]:
+    tiles = []
+    for name, figure in figures.items():
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=75, bbox_inches="tight")
+        tiles.append(_figure(buffer.getvalue(), "png", name.replace("_", " ")))
+    return tiles
+
+
+def _figure(data: bytes, kind: str, caption: str) -> str:
+    source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    text = _text(caption)
+    return (
+        f'<figure><img src="{source}" alt="{text}"><figcaption>{text}</figcaption></figure>'
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""The truth scored as if it had been detected: what the best possible detector would get."""
+
+from __future__ import annotations
+
+import logging
+
+import pandas as pd
+
+from detpipe.evaluate import coco
+from detpipe.evaluate.common import records
+
+logger = logging.getLogger(__name__)
+
+_COLUMNS = ["dataset", "class_name", "AP", "reason"]
+
+
+def self_test(
+    images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame, *, max_detections: int
+) -> pd.DataFrame:
+    """Every box of the truth as a detection of score 1, scored by COCO's rule, split by split.
+
+    Crowd regions are not detected: they are neither right nor wrong.
+
+    Args:
+        images: the ``images`` table, with splits.
+        boxes: the ``boxes`` table.
+        classes: the ``classes`` table.
+        max_detections: the limit of detections per image, as in the evaluation.
+
+    Returns:
+        One row a split and class ('' for all): ``dataset``, ``class_name``, ``AP`` (percent; NaN
+        where there is no truth) and ``reason``, why it is not 100 ('' where it is). Anything below
+        100 is logged: no model can reach it with these settings.
+    """
+    rows = []
+    for dataset in images["split"].unique():
+        pictures = images[images["split"] == dataset]
+        truth = boxes[boxes["image_id"].isin(pictures["image_id"])]
+        found = truth[~truth["iscrowd"]].assign(score=1.0)
+        scores = coco.score(
+            pictures, truth, found, classes, dataset=str(dataset), max_detections=max_detections
+        )
+        for name, value in scores.loc[scores["metric"] == "AP", ["class_name", "value"]].itertuples(
+            index=False
+        ):
+            mine = truth if name == "" else truth[truth["class_name"] == name]
+            reason = _reason(float(value), mine, max_detections)
+            rows.append((str(dataset), name, float(value), reason))
+    table = pd.DataFrame(rows, columns=_COLUMNS)
+    for row in records(table[table["reason"] != ""]):
+        if row.class_name == "" or row.AP < 100:
+            what = f"'{row.dataset}'" + (f", class '{row.class_name}'" if row.class_name else "")
+            # Square brackets would be taken for markup by rich's log handler.
+            logger.warning(
+                "self-test: a perfect detector gets AP %.2f on %s: %s",
+                row.AP, what.replace("[", "("), row.reason,
+            )  # fmt: skip
+    return table
+
+
+def _reason(ap: float, truth: pd.DataFrame, max_detections: int) -> str:
+    if ap > 100 - 1e-6:
+        return ""
+    if truth.empty:
+        return "no object"
+    if truth["iscrowd"].all():
+        return "only crowd regions"
+    counts = truth.loc[~truth["iscrowd"]].groupby(["image_id", "class_name"]).size()
+    over = counts[counts > max_detections]
+    if len(over):
+        images = over.index.get_level_values("image_id").nunique()
+        return (
+            f"{images} image(s) hold more than evaluate.max_detections = {max_detections} objects "
+            f"of a class, {int(over.max())} at most: {int((over - max_detections).sum())} cannot "
+            f"be found"
+        )
+    return "objects whose boxes COCO's rule does not match with themselves: look at data_issues.csv"
