@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from detpipe.core.config import Duration, Frozen, Spec, locate
-from detpipe.data.config import READERS, WRITERS, DataConfig, StreamConfig
+from detpipe.data.config import READERS, WRITERS, ConvertConfig, DataConfig, StreamConfig
 from detpipe.data.rules import RULES
 from detpipe.evaluate.config import EvaluateConfig, FilesConfig, PredictConfig, VerifyConfig
 from detpipe.hooks.record import Writer

@@ -155,6 +155,7 @@ def test_the_pipeline_runs_in_kedro(raw, tmp_path):
     catalog = DataCatalog(
         {
             "raw": MemoryDataset(raw), "converted": MemoryDataset(tmp_path / "out"),
+            "check_cache": MemoryDataset(tmp_path / "cache"),
             "params:data": MemoryDataset(data), "params:convert": MemoryDataset(convert),
         }
     )  # fmt: skip
