@@ -196,19 +196,19 @@ def test_the_page_has_every_column_name_the_csv_reader_knows(project_root):
 
 @pytest.mark.parametrize("page", ["data.md", "models.md", "training.md"])
 def test_indented_yaml_of_a_page_is_valid(project_root, page):
-    from detpipe.data.config import SplitConfig
+    from detpipe.data.config import ConvertConfig, DataConfig
 
     text = (project_root / "docs" / page).read_text()
     found = 0
     for block in re.findall(r"(?:^    .*\n|^\n(?=    ))+", text, re.M):
         for part in re.split(r"\n\n", block):
-            if re.match(r"\s*(?:#.*\n\s*)?(data|model|train):", part):
+            if re.match(r"\s*(?:#.*\n\s*)?(data|model|train|convert):", part):
                 content = yaml.safe_load(part)
                 found += 1
                 if "model" in content and content["model"]["use"].startswith("detpipe"):
                     ModelSpec(**content["model"])
-                if reader := content.get("data", {}).get("reader"):
-                    Spec(**reader).partial(args=1)
-                if split := content.get("data", {}).get("split"):
-                    SplitConfig(**split)
+                if "data" in content:
+                    DataConfig.model_validate({"reader": "coco", **content["data"]})
+                if "convert" in content:
+                    ConvertConfig.model_validate(content["convert"])
     assert found or page == "training.md"

@@ -132,8 +132,14 @@ class Guard:
         self._release()
 
     @hook_impl
-    def on_pipeline_error(self, error: Exception) -> None:
-        """Gives the lock back."""
+    def on_pipeline_error(
+        self, error: Exception, pipeline: Pipeline, catalog: CatalogProtocol
+    ) -> None:
+        """Gives the lock back; of a refused data set, says where everything found is written."""
+        if hasattr(error, "issues") and "data_page" in pipeline.all_outputs():
+            names = ("data_page", "data_issues")
+            files = [str(getattr(catalog.get(name), "_filepath", name)) for name in names]
+            logger.error("everything that was found: %s", ", ".join(files))
         self._release()
 
     def _release(self) -> None:

@@ -273,6 +273,18 @@ def test_own_splits_are_kept_while_the_rest_is_drawn():
     assert folds["split"][30:].value_counts().to_dict() == {"train": 60, "val": 10}
 
 
+def test_auto_draws_only_where_there_is_no_split():
+    images, boxes = some_data(50)
+    auto = SplitConfig(by="auto")
+    assert split(images, boxes, auto)["split"].tolist() == (
+        split(images, boxes, RATIO)["split"].tolist()
+    )
+    own = make_images(["training"] * 30 + ["valid"] * 20)
+    assert split(own, boxes, auto)["split"].tolist() == ["train"] * 30 + ["val"] * 20
+    with pytest.raises(DataError, match="1 of 2 images belong to no split"):
+        split(make_images(["train", ""]), make_boxes(), auto)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

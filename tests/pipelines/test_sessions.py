@@ -223,7 +223,9 @@ def test_a_set_without_a_val_split_is_trained_and_scored_on_the_other(tmp_path, 
     assert list(overview["dataset"]) == ["test"]
 
 
-def test_what_is_wrong_with_a_data_set_is_written_before_it_is_refused(tmp_path, project_root):
+def test_what_is_wrong_with_a_data_set_is_written_before_it_is_refused(
+    tmp_path, project_root, caplog
+):
     from detpipe.data.check import CheckError
     from tests.pipelines.conftest import Project
 
@@ -239,6 +241,8 @@ def test_what_is_wrong_with_a_data_set_is_written_before_it_is_refused(tmp_path,
     page = project.path("08_reporting/sample/data.html").read_text("utf-8")
     assert f"{len(errors)} error(s): not usable yet" in page
     assert picture.name in page
+    assert "everything that was found: " in caplog.text
+    assert "08_reporting/sample/data.html" in caplog.text
 
 
 def test_the_sample_set_is_not_made_where_a_mistyped_path_points(project, tmp_path):

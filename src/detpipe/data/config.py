@@ -16,9 +16,10 @@ from detpipe.data.check_config import CheckConfig
 class SplitConfig(Frozen):
     """Which image belongs to train, val or test."""
 
-    by: Literal["own", "ratio", "folds"] = "own"
+    by: Literal["own", "ratio", "folds", "auto"] = "own"
     """``own``: as the data set says; ``ratio``: drawn by ``seed``, stratified by class; ``folds``:
-    likewise, one of ``folds`` equal parts is val, the others train."""
+    likewise, one of ``folds`` equal parts is val, the others train; ``auto``: ``ratio`` for a data
+    set without splits, else ``own``."""
     rename: dict[str, str] = Field(default_factory=dict)
     """Own split → train, val or test; such as ``{valid: val, trainval: train}``. Common names
     (``valid``, ``validation``, ``training``, …) are understood without it."""
@@ -54,7 +55,7 @@ class SplitConfig(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.by == "ratio" and abs(self.train + self.val + self.test - 1) > 1e-6:
+        if self.by in ("ratio", "auto") and abs(self.train + self.val + self.test - 1) > 1e-6:
             raise ValueError(
                 f"train + val + test must be 1, got {self.train} + {self.val} + {self.test}"
             )
@@ -64,7 +65,7 @@ class SplitConfig(Frozen):
             raise ValueError("test: 1 leaves nothing for the folds")
         ignored = [
             name for name, used in (("folds", self.by == "folds"), ("fold", self.by == "folds"),
-                                    ("keep", self.by != "own"))
+                                    ("keep", self.by in ("ratio", "folds")))
             if name in self.model_fields_set and getattr(self, name) and not used
         ]  # fmt: skip
         if ignored:

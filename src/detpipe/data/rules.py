@@ -112,7 +112,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "class_name_cleaned": Rule("info", "fix", ("fix", "ignore", "error"),
             "blanks around a name taken off, letters in Unicode form NFC: one class"),
         "similar_class_names": Rule("info", "keep", _REPORT,
-            "names that differ in case, blanks or punctuation only; `data.reader` can rename them"),
+            "names that differ in case, blanks or punctuation only; `data.classes.rename` makes "
+            "them one"),
         "unreadable_text": Rule("warning", "keep", _REPORT,
             "a name holds replacement or control characters: read in the wrong encoding"),
         "class_renamed": Rule("info", "keep", _REPORT,

@@ -42,7 +42,7 @@ def split(images: pd.DataFrame, boxes: pd.DataFrame, config: SplitConfig) -> pd.
     """
     groups = _groups(images, config)
     images = images.copy()
-    if config.by == "own":
+    if config.by == "own" or (config.by == "auto" and images["split"].any()):
         images["split"] = _own(images["split"], config)
     else:
         images["split"] = _drawn(images, boxes, groups, config)
