@@ -68,7 +68,9 @@ def test_a_backslash_may_be_part_of_a_name(tmp_path):
 def test_names_in_two_slashes_that_mean_one_file(tmp_path):
     """Both are found, where neither is there as it is written."""
     _touch(tmp_path, "a.jpg")
-    assert _located(tmp_path, ["x\\a.jpg", "x/a.jpg", "a.jpg"]) == ["a.jpg"] * 3
+    found = ImageFinder([tmp_path]).find_all(["x\\a.jpg", "x/a.jpg", "a.jpg"])
+    assert [match.how for match in found.values()] == ["moved", "moved", "exact"]
+    assert {match.path for match in found.values()} == {tmp_path / "a.jpg"}
 
 
 def test_an_absolute_name_that_is_there(tmp_path):

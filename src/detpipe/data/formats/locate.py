@@ -66,11 +66,10 @@ class ImageFinder:
 
         Whole folders at a time: there may be millions of names.
         """
-        if not any("/" in name for name in names):  # mostly all of them are in one folder
-            for folder in self.folders:
-                if self._listed(folder).issuperset(names):
-                    below = _below(folder, root)
-                    return [below + name for name in names]
+        for folder in self.folders:
+            if self._listed(folder).issuperset(names):  # mostly all of them are in one
+                below = _below(folder, root)
+                return [below + name for name in names]
         found: dict[str, str] = {}
         for head, wanted in _by_folder(names).items():
             written = f"{head}/" if head.strip("/") else head
@@ -148,8 +147,7 @@ def _by_folder(names: Iterable[str]) -> dict[str, set[str]]:
     inside = {"": bare}
     for name in [name for name in bare if "/" in name]:
         head, slash, base = name.rpartition("/")
-        if base not in ("", ".", ".."):
-            inside.setdefault(head or slash, set()).add(base)
+        inside.setdefault(head or slash, set()).add(base)
         bare.discard(name)
     return inside
 
@@ -164,12 +162,12 @@ def _path_of_url(name: str) -> str:
     """The path that a URL, or a name quoted like one, speaks of.
 
     ``/data/local-files/?d=a/b%20c.jpg`` (Label Studio) is ``a/b c.jpg``, and
-    ``https://host/a.jpg?token=x`` is ``host/a.jpg``.
+    ``https://host/a.jpg?token=x`` is ``https://host/a.jpg``, whose leading folders do not count.
     """
     address, question, query = name.partition("?")
     if question and query.startswith("d="):
         address = query[2:].partition("&")[0]
-    return unquote(address.partition("://")[2] or address)
+    return unquote(address)
 
 
 _UPLOAD_MARK = re.compile(r"(?<![^/\\])[0-9a-f]{8}-(?=[^/\\]+$)")
