@@ -82,6 +82,8 @@ def test_a_name_that_mlflow_takes_stays_as_it_is():
         "val/bbox/AP": "val/bbox/AP",
         "non-fiction 2": "non-fiction 2",
     }
+    mine = metric_names(["AP/a,b", "AP/a_b", "AP/a(b"])
+    assert mine == {"AP/a_b": "AP/a_b", "AP/a(b": "AP/a_b_2", "AP/a,b": "AP/a_b_3"}
 
 
 def test_parameters_are_flat_and_keep_lists_of_values_together():

@@ -44,22 +44,14 @@ class CheckError(DataError):
 
 
 def check(
-    found: Annotations,
-    root: Path,
-    config: CheckConfig,
-    *,
-    cache: Path | None = None,
-    resize: Resize | None = None,
-    max_detections: int | None = None,
+    found: Annotations, root: Path, config: CheckConfig, *, cache: Path | None = None
 ) -> Annotations:
     """:func:`inspect`, then :func:`require_valid`.
 
     Raises:
         CheckError: something is an error.
     """
-    checked = inspect(
-        found, root, config, cache=cache, resize=resize, max_detections=max_detections
-    )
+    checked = inspect(found, root, config, cache=cache)
     require_valid(checked.issues, root)
     return checked
 

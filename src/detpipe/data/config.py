@@ -106,24 +106,35 @@ READERS: Mapping[str, str] = {
 """Short name of a reader → its import path."""
 
 
-def full_reader(value: object) -> object:
-    """``coco``, or ``{use: coco, …}``, with the reader's import path; anything else as it is.
+WRITERS: Mapping[str, str] = {
+    name: f"detpipe.data.writers.{name}.write" for name in ("coco", "voc", "yolo", "csv", "parquet")
+}
+"""Short name of a writer → its import path."""
+
+
+def _in_full(value: object, names: Mapping[str, str], what: str) -> object:
+    """``coco``, or ``{use: coco, …}``, with the import path; anything else as it is.
 
     Raises:
         ValueError: a word that is neither a short name nor an import path.
     """
     if isinstance(value, str):
-        return full_reader({"use": value})
+        value = {"use": value}
     if not isinstance(value, Mapping) or not isinstance(use := value.get("use"), str):
         return value
-    if use not in READERS and "." not in use:
-        near = difflib.get_close_matches(use, READERS, 1)
+    if use not in names and "." not in use:
+        near = difflib.get_close_matches(use, names, 1)
         hint = f"did you mean '{near[0]}'? " if near else ""
         raise ValueError(
-            f"there is no reader '{use}': {hint}There are {', '.join(READERS)}, and any function "
+            f"there is no {what} '{use}': {hint}There are {', '.join(names)}, and any function "
             f"by its full import path"
         )
-    return {**value, "use": READERS.get(use, use)}
+    return {**value, "use": names.get(use, use)}
+
+
+def full_reader(value: object) -> object:
+    """A reader's spec whose ``use`` may be a short name, with its import path."""
+    return _in_full(value, READERS, "reader")
 
 
 class DataConfig(Frozen):
@@ -201,12 +212,6 @@ class StreamConfig(Frozen):
         return value
 
 
-WRITERS: Mapping[str, str] = {
-    name: f"detpipe.data.writers.{name}.write" for name in ("coco", "voc", "yolo", "csv", "parquet")
-}
-"""Short name of a writer → its import path."""
-
-
 class ConvertConfig(Frozen):
     """The ``convert`` section: the same data set in another format."""
 
@@ -221,18 +226,7 @@ class ConvertConfig(Frozen):
     @field_validator("to", mode="before")
     @classmethod
     def _short_name(cls, value: object) -> object:
-        if isinstance(value, str):
-            value = {"use": value}
-        if not isinstance(value, Mapping) or not isinstance(use := value.get("use"), str):
-            return value
-        if use not in WRITERS and "." not in use:
-            near = difflib.get_close_matches(use, WRITERS, 1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            raise ValueError(
-                f"there is no writer '{use}': {hint}There are {', '.join(WRITERS)}, and any "
-                f"function by its full import path"
-            )
-        return {**value, "use": WRITERS.get(use, use)}
+        return _in_full(value, WRITERS, "writer")
 
     @model_validator(mode="after")
     def _specs(self) -> Self:

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
+
+from detpipe.core.tables import positions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,16 +37,29 @@ def describe(images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame) -
         and ``image_height_*`` (min, median, max), and the last two count all images. What has no
         number (the median of nothing) is NaN.
     """
-    splits = ["", *(split for split in _ordered(images["split"]) if split)]
-    owner = boxes["image_id"].map(images.set_index("image_id")["split"])
+    owner = _split_of(images, boxes)
+    # Numbers instead of texts: there are as many selections as splits times classes.
+    numbers = boxes[["area", "iscrowd", "difficult"]].assign(
+        image=positions(boxes["image_id"], images["image_id"]),
+        label=positions(boxes["class_name"], classes["class_name"]),
+        side=_sides(boxes),
+    )
     rows: list[tuple[str, str, str, float]] = []
-    for split in splits:
+    for split in ["", *(split for split in _ordered(images["split"]) if split)]:
         pictures = images if split == "" else images[images["split"] == split]
-        inside = boxes if split == "" else boxes[owner == split]
-        for name in ["", *classes["class_name"]]:
-            chosen = inside if name == "" else inside[inside["class_name"] == name]
-            rows += [(split, name, *pair) for pair in _statistics(pictures, chosen, all_=not name)]
+        inside = numbers if split == "" else numbers[owner == split]
+        of_class = dict(iter(inside.groupby("label")))
+        rows += [(split, "", *pair) for pair in _statistics(inside, pictures)]
+        for label, name in enumerate(classes["class_name"]):
+            chosen = of_class.get(label, inside.iloc[:0])
+            rows += [(split, name, *pair) for pair in _statistics(chosen)]
     return pd.DataFrame(rows, columns=["split", "class_name", "statistic", "value"])
+
+
+def _split_of(images: pd.DataFrame, boxes: pd.DataFrame) -> pd.Series:
+    """The split of each box's image."""
+    rows = positions(boxes["image_id"], images["image_id"])
+    return pd.Series(images["split"].array.take(rows, allow_fill=True), index=boxes.index)
 
 
 def _ordered(splits: pd.Series) -> list[str]:
@@ -54,29 +70,30 @@ def _ordered(splits: pd.Series) -> list[str]:
 
 
 def _statistics(
-    images: pd.DataFrame, boxes: pd.DataFrame, *, all_: bool
+    boxes: pd.DataFrame, images: pd.DataFrame | None = None
 ) -> Iterator[tuple[str, float]]:
-    per_image = boxes.groupby("image_id").size()
-    sides = _sides(boxes)
-    area = boxes["area"]
-    yield "images", float(len(images) if all_ else len(per_image))
-    if all_:
-        yield "images_without_boxes", float((~images["image_id"].isin(per_image.index)).sum())
-        per_image = per_image.reindex(images["image_id"], fill_value=0)
+    """Statistics of some boxes, all in ``images`` if these are given, or of one class."""
+    image, side, area = (boxes[column].to_numpy() for column in ("image", "side", "area"))
+    per_image = np.unique(image, return_counts=True)[1]
+    yield "images", float(len(per_image) if images is None else len(images))
+    if images is not None:
+        without = len(images) - len(per_image)
+        yield "images_without_boxes", float(without)
+        per_image = np.concatenate([per_image, np.zeros(without, int)])
     yield "boxes", float(len(boxes))
-    yield "crowd", float(boxes["iscrowd"].sum())
-    yield "difficult", float(boxes["difficult"].sum())
-    for what, value in _spread(sides):
+    yield "crowd", float(boxes["iscrowd"].to_numpy().sum())
+    yield "difficult", float(boxes["difficult"].to_numpy().sum())
+    for what, value in _spread(side):
         yield f"box_side_{what}", value
-    yield "tiny_boxes", float((sides < TINY).sum())
+    yield "tiny_boxes", float((side < TINY).sum())
     yield "small_boxes", float((area < SMALL**2).sum())
     yield "medium_boxes", float(((area >= SMALL**2) & (area < MEDIUM**2)).sum())
     yield "large_boxes", float((area >= MEDIUM**2).sum())
-    yield "boxes_per_image_median", float(per_image.median()) if len(per_image) else np.nan
-    yield "boxes_per_image_max", float(per_image.max()) if len(per_image) else np.nan
-    if all_:
+    for what, value in _spread(per_image)[1:]:
+        yield f"boxes_per_image_{what}", value
+    if images is not None:
         for column in ("width", "height"):
-            for what, value in _spread(images[column]):
+            for what, value in _spread(images[column].to_numpy()):
                 yield f"image_{column}_{what}", value
 
 
@@ -86,9 +103,10 @@ def _sides(boxes: pd.DataFrame) -> pd.Series:
     return area.clip(lower=0).pow(0.5)
 
 
-def _spread(values: pd.Series) -> Iterator[tuple[str, float]]:
-    for what in ("min", "median", "max"):
-        yield what, float(getattr(values, what)()) if len(values) else np.nan
+def _spread(values: npt.NDArray[Any]) -> list[tuple[str, float]]:
+    """Smallest, median and largest of some numbers; NaN of none."""
+    found = (values.min(), np.median(values), values.max()) if len(values) else (np.nan,) * 3
+    return list(zip(("min", "median", "max"), map(float, found), strict=True))
 
 
 def plots(images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame) -> dict[str, Figure]:
@@ -98,7 +116,7 @@ def plots(images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame) -> d
     ``positions``. They need no display, and matplotlib's global state (pyplot) is left alone.
     """
     splits = _ordered(images["split"])
-    owner = boxes["image_id"].map(images.set_index("image_id")["split"])
+    owner = _split_of(images, boxes)
     return {
         "class_counts": _class_counts(boxes, owner, classes, splits),
         "image_sizes": _image_sizes(images, splits),
@@ -201,8 +219,8 @@ def _aspect_ratios(boxes: pd.DataFrame, owner: pd.Series, splits: list[str]) -> 
 
 def _boxes_per_image(images: pd.DataFrame, boxes: pd.DataFrame, splits: list[str]) -> Figure:
     figure, axes = _figure("Boxes in an image")
-    counts = boxes.groupby("image_id").size().reindex(images["image_id"], fill_value=0)
-    counts.index = images.index
+    rows = positions(boxes["image_id"], images["image_id"])
+    counts = pd.Series(np.bincount(rows[rows >= 0], minlength=len(images)), index=images.index)
     most = int(counts.max()) if len(counts) else 0
     width = max(1, -(-(most + 1) // 40))  # whole numbers of boxes to a bar, 40 bars at most
     edges = np.arange(0, most + width + 1, width) - 0.5
@@ -217,9 +235,10 @@ def _boxes_per_image(images: pd.DataFrame, boxes: pd.DataFrame, splits: list[str
 
 def _positions(images: pd.DataFrame, boxes: pd.DataFrame) -> Figure:
     figure, axes = _figure("Where box centres lie", height=5.0)
-    sizes = images.set_index("image_id")[["width", "height"]].reindex(boxes["image_id"])
-    x = (boxes["x1"] + boxes["x2"]).to_numpy() / 2 / sizes["width"].to_numpy()
-    y = (boxes["y1"] + boxes["y2"]).to_numpy() / 2 / sizes["height"].to_numpy()
+    rows = positions(boxes["image_id"], images["image_id"])
+    width, height = (np.append(images[side], np.nan)[rows] for side in ("width", "height"))
+    x = (boxes["x1"] + boxes["x2"]).to_numpy() / 2 / width
+    y = (boxes["y1"] + boxes["y2"]).to_numpy() / 2 / height
     counts, _, _ = np.histogram2d(y, x, bins=32, range=((0, 1), (0, 1)))
     drawn = axes.imshow(counts, extent=(0, 1, 1, 0), cmap="viridis", interpolation="nearest")
     figure.colorbar(drawn, label="boxes")

@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from detpipe.core.errors import DataError
+from detpipe.core.tables import positions
 from detpipe.data.describe import plots
 from detpipe.data.marks import Mark, colour_of, draw_marks
 
@@ -117,9 +118,9 @@ def _text(value: object) -> str:
 
 def _offenders(images: pd.DataFrame, issues: pd.DataFrame, root: Path) -> list[str]:
     """The pictures with the gravest and most findings; the boxes concerned are red."""
-    weight = issues["severity"].map(_WEIGHT).astype("float64")
-    there = issues[issues["image_id"].isin(images["image_id"])].assign(weight=weight)
+    there = issues.assign(weight=issues["severity"].map(_WEIGHT).astype("float64"))
     there = there[there["weight"] > _WEIGHT["info"]]
+    there = there[positions(there["image_id"], images["image_id"]) >= 0]
     worst = there.groupby("image_id", sort=False)["weight"].sum().nlargest(OFFENDERS)
     by_id = images.set_index("image_id")
     tiles = []
@@ -177,7 +178,9 @@ def sample_images(images: pd.DataFrame, boxes: pd.DataFrame, count: int = SAMPLE
 
     The same for the same tables; the global random state is not moved.
     """
-    known = boxes[boxes["image_id"].isin(images["image_id"])]
+    known = boxes.loc[
+        positions(boxes["image_id"], images["image_id"]) >= 0, ["image_id", "class_name"]
+    ]
     shuffled = known.sample(frac=1, random_state=0)
     first = shuffled.drop_duplicates("class_name").set_index("class_name")["image_id"]
     rarest_first = known["class_name"].value_counts(ascending=True, sort=True).index

@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from detpipe.core.errors import DataError
-from detpipe.core.tables import IMAGES
+from detpipe.core.tables import IMAGES, positions
 from detpipe.data.config import SplitConfig
 
 logger = logging.getLogger(__name__)
+
+Whole = npt.NDArray[np.int64]
 
 SPLITS = ("train", "val", "test")
 """The names of the splits from here on."""
@@ -136,9 +139,9 @@ def _drawn(
     kept = _kept(images["split"], config)
     free = images[kept.isna()]
     units = free["path"] if groups is None else groups[free.index]
-    names, has, weights = _counted(free, units, boxes)
+    names, counts = _counted(free, units, boxes)
     if config.by == "folds":
-        chosen = _fold_of(has, weights, config, test_is_kept=bool((kept == "test").any()))
+        chosen = _fold_of(counts, config, test_is_kept=bool((kept == "test").any()))
     else:
         names_of = [name for name in SPLITS if not (kept == name).any()]
         shares = np.array([getattr(config, name) for name in names_of], dtype=float)
@@ -148,7 +151,7 @@ def _drawn(
                 f"shares of these are 0"
             )
         shares = shares if len(shares) == len(SPLITS) else shares / shares.sum()
-        parts = _stratify(has, weights, shares, seed=config.seed)
+        parts = _stratify(counts, shares, seed=config.seed)
         chosen = np.array(names_of)[parts]
     split_of = dict(zip(names, chosen.tolist(), strict=True))
     return kept.where(kept.notna(), units.map(split_of).reindex(images.index))
@@ -174,41 +177,56 @@ def _kept(splits: pd.Series, config: SplitConfig) -> pd.Series:
     return splits.map(target).where(splits.isin(config.keep))
 
 
+class _Counts(NamedTuple):
+    """How many images of each of N units hold each of K classes, where there are some.
+
+    Attributes:
+        weight: ``[N]``, images of a unit.
+        unit: ``[P]``, ascending.
+        klass: ``[P]``; the last class is that of the images without objects.
+        number: ``[P]``, 1 and more.
+    """
+
+    weight: Whole
+    unit: Whole
+    klass: Whole
+    number: Whole
+
+    def of(self, units: Whole) -> _Counts:
+        """Those of some units (ascending), numbered from 0."""
+        number = np.full(len(self.weight), -1)
+        number[units] = np.arange(len(units))
+        kept = number[self.unit] >= 0
+        return _Counts(
+            self.weight[units], number[self.unit[kept]], self.klass[kept], self.number[kept]
+        )
+
+
 def _counted(
     images: pd.DataFrame, units: pd.Series, boxes: pd.DataFrame
-) -> tuple[list[str], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Names of the units in order, ``[N, K]`` images with class k in each, ``[N]`` images."""
-    by_path = pd.Series(units.to_numpy(), index=images["path"].to_numpy())
-    by_path = by_path[~by_path.index.duplicated()].sort_index()
-    paths, names = pd.Index(by_path.index), sorted(by_path.unique())
-    unit_of = pd.Index(names).get_indexer(pd.Index(by_path))
-    path_of = pd.Series(images["path"].to_numpy(), index=images["image_id"].to_numpy())
-    held = boxes[boxes["image_id"].isin(path_of.index)]
-    classes = pd.Index(sorted(held["class_name"].unique()))
-    pairs = np.unique(
-        paths.get_indexer(held["image_id"].map(path_of)).astype(np.int64) * len(classes)
-        + classes.get_indexer(held["class_name"])
-    )
-    has = np.zeros((len(names), len(classes) + 1), dtype=np.int64)
-    rows = pairs // max(1, len(classes))
-    np.add.at(has, (unit_of[rows], pairs % max(1, len(classes))), 1)
-    empty = np.setdiff1d(np.arange(len(paths)), rows)
-    np.add.at(has[:, -1], unit_of[empty], 1)  # images without objects are a class of their own
-    return names, has, np.bincount(unit_of, minlength=len(names))
+) -> tuple[list[str], _Counts]:
+    """Names of the units, in order, and what they hold; an image listed twice counts once."""
+    path, paths = pd.factorize(images["path"])
+    first = np.unique(path, return_index=True)[1]
+    names = sorted(units.iloc[first].unique())
+    unit_of = positions(units.iloc[first], pd.Series(names)).astype(np.int64)
+    row = positions(boxes["image_id"], images["image_id"])
+    held = boxes["class_name"][row >= 0]
+    classes = sorted(held.unique())
+    base = len(classes) + 1
+    pairs = np.unique(path[row[row >= 0]] * base + positions(held, pd.Series(classes)))
+    empty = np.setdiff1d(np.arange(len(paths)), pairs // base)
+    pairs = np.concatenate([pairs, empty * base + len(classes)])
+    found, count = np.unique(unit_of[pairs // base] * base + pairs % base, return_counts=True)
+    return names, _Counts(np.bincount(unit_of), found // base, found % base, count)
 
 
-def _fold_of(
-    has: npt.NDArray[np.int64],
-    weights: npt.NDArray[np.int64],
-    config: SplitConfig,
-    *,
-    test_is_kept: bool,
-) -> npt.NDArray[np.str_]:
+def _fold_of(counts: _Counts, config: SplitConfig, *, test_is_kept: bool) -> npt.NDArray[np.str_]:
     """test: the same for every fold; val: the part number ``fold`` of the rest; train: all else."""
-    chosen = np.full(len(has), "train", dtype="<U5")
-    rest = np.arange(len(has))
+    chosen = np.full(len(counts.weight), "train", dtype="<U5")
+    rest = np.arange(len(chosen))
     if config.test and not test_is_kept:
-        aside = _stratify(has, weights, np.array([1 - config.test, config.test]), seed=config.seed)
+        aside = _stratify(counts, np.array([1 - config.test, config.test]), seed=config.seed)
         chosen[aside == 1] = "test"
         rest = rest[aside == 0]
     if len(rest) < config.folds:
@@ -217,45 +235,48 @@ def _fold_of(
             f"them) to divide"
         )
     shares = np.full(config.folds, 1 / config.folds)
-    parts = _stratify(has[rest], weights[rest], shares, seed=config.seed)
+    parts = _stratify(counts.of(rest), shares, seed=config.seed)
     chosen[rest[parts == config.fold]] = "val"
     return chosen
 
 
-def _stratify(
-    has: npt.NDArray[np.int64],
-    weights: npt.NDArray[np.int64],
-    shares: npt.NDArray[np.float64],
-    *,
-    seed: int,
-) -> npt.NDArray[np.int64]:
+def _stratify(counts: _Counts, shares: npt.NDArray[np.float64], *, seed: int) -> Whole:
     """Which subset each of N units (images, or groups of images) goes to.
 
     Args:
-        has: ``[N, K]``, how many images of unit n have class k; every unit has at least one.
-        weights: ``[N]``, images of unit n.
+        counts: of the units; each has at least one class.
         shares: ``[S]``, sum 1.
         seed: of the order and of ties.
     """
-    rng = np.random.default_rng(seed)
-    order = rng.permutation(len(has))
-    order = order[np.argsort(-weights[order], kind="stable")]  # what is large is placed first
-    room = _whole_numbers(shares, int(weights.sum()))
-    wanted = shares[:, None] * has.sum(axis=0)  # [S, K]: images of a class a subset still wants
-    chosen = np.full(len(has), -1, dtype=np.int64)
-    left = has.sum(axis=0).astype(np.int64)
-    while (chosen < 0).any():
-        rarest = int(np.argmin(np.where(left > 0, left, np.iinfo(np.int64).max)))
-        for unit in order[(chosen[order] < 0) & (has[order, rarest] > 0)]:
-            open_ = room > 0
-            wish = np.where(open_, wanted[:, rarest], -np.inf)
-            ties = np.flatnonzero(wish == wish.max())
-            best = int(ties[np.argmax(room[ties])])
-            chosen[unit] = best
-            room[best] -= weights[unit]
-            wanted[best] -= has[unit]
-            left -= has[unit]
-    return chosen
+    weight, unit, klass, number = counts
+    order = np.random.default_rng(seed).permutation(len(weight))
+    order = order[np.argsort(-weight[order], kind="stable")]  # what is large is placed first
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    by_class = unit[np.lexsort((rank[unit], klass))]
+    ends = np.cumsum(np.bincount(klass)).tolist()  # where a class ends in by_class
+    starts = np.searchsorted(unit, np.arange(len(weight) + 1)).tolist()
+    # What is read one by one is a list: numpy's numbers take three times as long.
+    room = _whole_numbers(shares, int(weight.sum())).tolist()
+    total = np.bincount(klass, weights=number)
+    left, wanted = total.tolist(), (shares[:, None] * total).tolist()  # [K]; [S][K]
+    chosen = [-1] * len(weight)
+    while any(left):
+        rarest = min((n, k) for k, n in enumerate(left) if n)[1]
+        for one in by_class[ends[rarest - 1] if rarest else 0 : ends[rarest]].tolist():
+            if chosen[one] >= 0:
+                continue
+            wishes = [
+                (wanted[s][rarest] if free > 0 else -np.inf, free) for s, free in enumerate(room)
+            ]
+            best = wishes.index(max(wishes))
+            chosen[one] = best
+            room[best] -= int(weight[one])
+            part, wish = slice(starts[one], starts[one + 1]), wanted[best]
+            for k, n in zip(klass[part].tolist(), number[part].tolist(), strict=True):
+                wish[k] -= n
+                left[k] -= n
+    return np.array(chosen)
 
 
 def _whole_numbers(shares: npt.NDArray[np.float64], total: int) -> npt.NDArray[np.int64]:

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from detpipe.core.errors import DataError, one_message
-from detpipe.core.tables import BOX_COLUMNS
+from detpipe.core.tables import BOX_COLUMNS, positions
 from detpipe.data import column_file
-from detpipe.data.texts import Places, Texts, from_zero, positions, small
+from detpipe.data.texts import Places, Texts, from_zero, small
 
 if TYPE_CHECKING:
     from detpipe.core.types import Target

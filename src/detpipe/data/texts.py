@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
+
+from detpipe.core.tables import arrow_binary
 
 Places = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 """Where each thing of a run begins, and where the last ends; ``int32`` where that suffices."""
@@ -29,7 +30,7 @@ class Texts:
     @classmethod
     def of(cls, texts: Iterable[str]) -> Self:
         """Packs ``texts``; names that are not UTF-8 on disk survive (surrogate escapes)."""
-        packed = _packed(texts)
+        packed = arrow_binary(texts)
         if not len(packed):  # Arrow may leave out what an array without elements would say
             return cls(np.empty(0, np.uint8), np.zeros(1, np.int32))
         _, places, data = packed.buffers()
@@ -48,28 +49,6 @@ class Texts:
         """Texts ``start`` to ``stop``."""
         ends = self.ends[start : stop + 1]
         return type(self)(self.data[ends[0] : ends[-1]], from_zero(ends))
-
-
-def _packed(texts: Iterable[str]) -> Any:
-    """A ``pyarrow.LargeBinaryArray`` of the texts; no copy of a column that Arrow holds."""
-    import pyarrow as pa
-
-    dtype = getattr(texts, "dtype", None)
-    if not isinstance(dtype, pd.StringDtype) or dtype.storage != "pyarrow":
-        return pa.array([text.encode("utf-8", "surrogateescape") for text in texts],
-                        pa.large_binary())  # fmt: skip
-    array = pa.array(texts)
-    whole = array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-    return whole.cast(pa.large_binary())
-
-
-def positions(values: pd.Series, among: pd.Series) -> npt.NDArray[np.int32]:
-    """Where each of ``values`` stands in ``among``; -1 for one that does not."""
-    import pyarrow.compute as pc
-
-    found = pc.index_in(_packed(values), value_set=_packed(among))
-    places: npt.NDArray[np.int32] = found.fill_null(-1).to_numpy(zero_copy_only=False)
-    return places
 
 
 def small(places: npt.NDArray[np.int64]) -> Places:

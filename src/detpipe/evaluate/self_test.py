@@ -6,6 +6,7 @@ import logging
 
 import pandas as pd
 
+from detpipe.core.tables import positions
 from detpipe.evaluate import coco
 from detpipe.evaluate.common import records
 
@@ -35,7 +36,7 @@ def self_test(
     rows = []
     for dataset in images["split"].unique():
         pictures = images[images["split"] == dataset]
-        truth = boxes[boxes["image_id"].isin(pictures["image_id"])]
+        truth = boxes[positions(boxes["image_id"], pictures["image_id"]) >= 0]
         found = truth[~truth["iscrowd"]].assign(score=1.0)
         scores = coco.score(
             pictures, truth, found, classes, dataset=str(dataset), max_detections=max_detections
@@ -43,8 +44,10 @@ def self_test(
         for name, value in scores.loc[scores["metric"] == "AP", ["class_name", "value"]].itertuples(
             index=False
         ):
-            mine = truth if name == "" else truth[truth["class_name"] == name]
-            reason = _reason(float(value), mine, max_detections)
+            reason = ""
+            if not value > 100 - 1e-6:  # NaN neither
+                mine = truth if name == "" else truth[truth["class_name"] == name]
+                reason = _reason(mine, max_detections)
             rows.append((str(dataset), name, float(value), reason))
     table = pd.DataFrame(rows, columns=_COLUMNS)
     for row in records(table[table["reason"] != ""]):
@@ -58,9 +61,7 @@ def self_test(
     return table
 
 
-def _reason(ap: float, truth: pd.DataFrame, max_detections: int) -> str:
-    if ap > 100 - 1e-6:
-        return ""
+def _reason(truth: pd.DataFrame, max_detections: int) -> str:
     if truth.empty:
         return "no object"
     if truth["iscrowd"].all():

@@ -30,11 +30,11 @@ def metric_names(names: Iterable[str]) -> dict[str, str]:
 
     MLflow allows letters, digits, ``_ - . : /`` and blanks, wants names that are normal paths, and
     no more than 250 characters. Anything else becomes ``_``; the end of a long name is replaced by
-    its digest. Where two cleaned names would be equal, the later one gets ``_2``, ``_3``, … .
+    its digest. Where two cleaned names would be equal, the later one gets ``_2``, ``_3``, … ; a
+    name that needs no cleaning stays as it is.
     """
     cleaned: dict[str, str] = {}
-    for name in sorted(set(names)):
-        base = _clean(name)
+    for _, name, base in sorted((_clean(n) != n, n, _clean(n)) for n in set(names)):
         candidate, count = base, 1
         while candidate in cleaned.values():
             count += 1
