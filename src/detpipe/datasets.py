@@ -187,8 +187,8 @@ class PictureDataset(AbstractDataset["Image", "Image"]):
         return {"filepath": str(self._filepath)}
 
 
-class FiguresDataset(AbstractDataset["dict[str, Figure]", "dict[str, Image]"]):
-    """Matplotlib figures by file name in a folder; kedro-viz shows them below one another.
+class FiguresDataset(AbstractDataset["dict[str, Figure | Image]", "dict[str, Image]"]):
+    """Matplotlib figures or pictures by file name in a folder; kedro-viz shows them as one.
 
     Args:
         path: the folder; relative to the project. What an earlier save left in it is removed.
@@ -205,13 +205,17 @@ class FiguresDataset(AbstractDataset["dict[str, Figure]", "dict[str, Image]"]):
 
         return {file.name: Image.open(file).convert("RGB") for file in self._files()}
 
-    def save(self, data: dict[str, Figure]) -> None:
+    def save(self, data: dict[str, Figure | Image]) -> None:
         """Writes one PNG a figure."""
         self._path.mkdir(parents=True, exist_ok=True)
         for file in self._files():
             file.unlink()
         for name, figure in data.items():
-            figure.savefig(self._path / f"{name}.png", bbox_inches="tight")
+            file = self._path / f"{name}.png"
+            if hasattr(figure, "savefig"):
+                figure.savefig(file, bbox_inches="tight")
+            else:
+                figure.save(file)
 
     def preview(self) -> ImagePreview:
         """All of them as one picture, base64 PNG."""

@@ -163,6 +163,20 @@ def test_ids_of_annotations_cost_no_score(tmp_path, annotation, theirs, capsys):
     capsys.readouterr()
 
 
+def test_a_stray_category_and_a_stray_image_are_named(tmp_path):
+    file = coco_set(tmp_path)
+    content = json.loads(file.read_text())
+    content["annotations"][0]["category_id"] = 8
+    content["annotations"][1]["image_id"] = 77
+    file.write_text(json.dumps(content))
+    issues = checked(coco.read(tmp_path), tmp_path).issues
+    (category,) = issues[issues["rule"] == "unknown_class"].to_dict("records")
+    assert category["severity"] == "error"
+    assert "8" in category["value"]
+    (image,) = issues[issues["rule"] == "box_of_unknown_image"].to_dict("records")
+    assert image["image_id"] == "77"
+
+
 # --- pictures on their side ---------------------------------------------------------------------
 
 BOX = (16, 64, 64, 88)

@@ -10,9 +10,11 @@ import pytest
 from PIL import Image
 
 from detpipe.core.tables import BOXES, CLASSES, IMAGES, ISSUES
+from detpipe.data import page as module
 from detpipe.data.check_config import CheckConfig
+from detpipe.data.describe import draw
 from detpipe.data.formats.base import IssueLog
-from detpipe.data.page import page, sample_images
+from detpipe.data.page import sample_images
 
 RED = (213, 0, 0)
 
@@ -31,6 +33,10 @@ def tables(tmp_path):
           "x2": 40, "y2": 48, "area": 1280, "iscrowd": False, "difficult": False}]
     )  # fmt: skip
     return images, boxes, CLASSES.make([{"class_name": "<cat>"}])
+
+
+def page(images, boxes, classes, issues, root, *, name="", plots=None) -> str:
+    return module.page(images, boxes, classes, issues, root, plots=plots or {}, name=name)
 
 
 def pictures(text: str) -> dict[str, np.ndarray]:
@@ -116,7 +122,8 @@ def test_a_real_set(shared_data):
 
     root = shared_data / "bccd_voc"
     found = inspect(voc.read(root), root, CheckConfig(decode=False))
-    text = page(found.images, found.boxes, found.classes, found.issues, root, name="bccd")
+    plots = draw(found.images, found.boxes, found.classes)
+    text = page(found.images, found.boxes, found.classes, found.issues, root, plots=plots)
     shown = pictures(text)
     flat = [c for c in shown if "box_without_area ×1" in c]
     assert sorted(re.findall(r"BloodImage_00\d+", " ".join(flat))) == [

@@ -298,12 +298,13 @@ def test_screws(shared_data):
 
 def test_coco_truth_without_its_pictures(shared_data, tmp_path):
     root = shared_data / "eval_truth_coco100"
-    for file, images in (("instances_val2014_100.json", 100), ("gt_dataset.json", 3)):
+    for file, (_, images, *_) in COCO_FILES.items():
         with pytest.raises(DataError, match=rf"none of the {images} image\(s\).*(?s:.*)'images'"):
             read_and_checked(root, {"use": "coco", "annotations": file})
     # One of its pictures is enough for the rest to be missing by name.
     with_one = coco_truth(root, tmp_path / "one", pictures=1)
-    _, checked = read_and_checked(with_one, "coco")
+    reader = {"use": "coco", "annotations": "instances_val2014_100.json"}
+    _, checked = read_and_checked(with_one, reader)
     assert rules(checked)["error missing_image"] == 99
     assert len(checked.images) == 1
 
@@ -313,28 +314,37 @@ def _colours(count: int) -> list[tuple[int, int, int]]:
     return [(n % 5 * 60, n // 5 % 5 * 60, n // 25 * 60) for n in range(count)]
 
 
-def coco_truth(source: Path, folder: Path, *, pictures: int = 100) -> Path:
-    """The annotations of COCO's 100 images beside pictures of one colour, of the listed sizes."""
-    text = (source / "instances_val2014_100.json").read_text()
-    (folder / "annotations").mkdir(parents=True)
-    (folder / "annotations/instances_val2014.json").write_text(text)
-    (folder / "val2014").mkdir()
+COCO_FILES = {  # file → split in its name, images, boxes, classes, crowd regions
+    "instances_val2014_100.json": ("val", 100, 839, 80, 9),
+    "gt_dataset.json": ("", 3, 9, 4, 0),
+}
+
+
+def coco_truth(
+    source: Path, folder: Path, *, file: str = "instances_val2014_100.json", pictures: int = 100
+) -> Path:
+    """One of the annotation files beside pictures of one colour, of the listed sizes."""
+    text = (source / file).read_text()
+    (folder / "images").mkdir(parents=True)
+    (folder / file).write_text(text)
     listed = json.loads(text)["images"][:pictures]
     for image, colour in zip(listed, _colours(len(listed)), strict=True):
         picture = Image.new("RGB", (image["width"], image["height"]), colour)
-        picture.save(folder / "val2014" / image["file_name"])
+        picture.save(folder / "images" / image["file_name"])
     return folder
 
 
-def test_coco_truth(shared_data, tmp_path):
-    root = coco_truth(shared_data / "eval_truth_coco100", tmp_path)
-    found, checked = read_and_checked(root, "coco")
-    assert (len(checked.images), len(checked.boxes), len(checked.classes)) == (100, 839, 80)
-    assert checked.boxes["iscrowd"].sum() == 9
+@pytest.mark.parametrize("file", COCO_FILES)
+def test_coco_truth(shared_data, tmp_path, file):
+    part, *expected = COCO_FILES[file]
+    root = coco_truth(shared_data / "eval_truth_coco100", tmp_path, file=file)
+    found, checked = read_and_checked(root, {"use": "coco", "annotations": file})
+    sizes = len(checked.images), len(checked.boxes), len(checked.classes)
+    assert [*sizes, checked.boxes["iscrowd"].sum()] == expected
     assert not {rule for rule in rules(checked) if rule.startswith("error")}
     unused = set(found.classes["class_name"]) - set(found.boxes["class_name"])
     assert set(values(checked, "class_without_boxes")) == unused
-    assert perfect(checked) == {"val": 100}
+    assert perfect(checked) == {part: 100}
 
 
 # --- YOLO --------------------------------------------------------------------------------------
@@ -378,7 +388,9 @@ SETS = {
         {"use": "csv", "annotations": [f"data/{name}" for name in TREE_FILES]},
         {"split": RATIO},
     ),
-    "coco": ("", "coco", {"split": RATIO}),
+    "coco": (
+        "", {"use": "coco", "annotations": "instances_val2014_100.json"}, {"split": RATIO}
+    ),
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ Across splits a copy is a leak: results on what was trained on say little.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
@@ -44,13 +45,17 @@ def drop_copies(images: pd.DataFrame, files: pd.DataFrame, findings: Findings) -
 
 def _say_listed_twice(images: pd.DataFrame, findings: Findings) -> None:
     repeated = images[images["path"].duplicated(keep=False)]
-    for path, rows in repeated.groupby("path"):
-        splits = rows["split"].unique()
+    columns = (repeated[column].tolist() for column in ("path", "image_id", "split"))
+    listed = defaultdict(list)
+    for path, image_id, split in zip(*columns, strict=True):
+        listed[path].append((image_id, split))
+    for path, pairs in sorted(listed.items()):
+        ids, splits = (list(dict.fromkeys(column)) for column in zip(*pairs, strict=True))
         several = len(splits) > 1
         findings.add_one(
             "image_in_two_splits" if several else "image_listed_twice",
-            sample(splits if several else rows["image_id"]), file=shown(path),
-            image_id=str(rows["image_id"].iloc[0]), way_out="list it once", done=_LEAK,
+            sample(splits if several else ids), file=shown(path), image_id=ids[0],
+            way_out="list it once", done=_LEAK,
         )  # fmt: skip
 
 

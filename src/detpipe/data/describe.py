@@ -13,6 +13,7 @@ from detpipe.core.tables import positions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from PIL.Image import Image
 
 TINY, SMALL, MEDIUM = 8, 32, 96
 """Sides in pixels: a square of less than ``TINY`` is hard to see for any detector; COCO calls a
@@ -125,6 +126,19 @@ def plots(images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame) -> d
         "boxes_per_image": _boxes_per_image(images, boxes, splits),
         "positions": _positions(images, boxes),
     }
+
+
+def draw(images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame) -> dict[str, Image]:
+    """:func:`plots` as pictures, by name."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from PIL import Image
+
+    drawn = {}
+    for name, figure in plots(images, boxes, classes).items():
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.draw()
+        drawn[name] = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+    return drawn
 
 
 def _figure(title: str, *, height: float = 4.0) -> tuple[Figure, Any]:

@@ -42,13 +42,8 @@ class Findings:
             dropped: what is done where it is dropped.
         """
         action, severity = self.config.setting(rule)
-        if action == "error":
-            text = way_out + _other_setting(rule)
-        elif action == "drop":
-            text = dropped
-        else:
-            text = done or _DONE.get(action, "")
         if action != "ignore":
+            text = _said(rule, action, way_out=way_out, done=done, dropped=dropped)
             self.log.add_rows(severity, rule, rows, action=text)
         return action
 
@@ -56,8 +51,18 @@ class Findings:
         self, rule: str, value: str, *, way_out: str, done: str = "", **where: str
     ) -> Action:
         """:meth:`add` of one finding; ``where`` holds ``file`` and ids."""
-        row = pd.DataFrame([{"value": value, **where}])
-        return self.add(rule, row, way_out=way_out, done=done)
+        action, severity = self.config.setting(rule)
+        if action != "ignore":
+            text = _said(rule, action, way_out=way_out, done=done)
+            self.log.add(severity, rule, value=value, action=text, **where)
+        return action
+
+
+def _said(rule: str, action: Action, *, way_out: str, done: str, dropped: str = "dropped") -> str:
+    """What a finding says of what is done about it, or can be."""
+    if action == "error":
+        return way_out + _other_setting(rule)
+    return dropped if action == "drop" else done or _DONE.get(action, "")
 
 
 def as_configured(issues: pd.DataFrame, config: CheckConfig) -> pd.DataFrame:

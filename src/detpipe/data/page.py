@@ -7,7 +7,7 @@ import html
 import io
 import logging
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,10 @@ import pandas as pd
 
 from detpipe.core.errors import DataError
 from detpipe.core.tables import positions
-from detpipe.data.describe import plots
 from detpipe.data.marks import Mark, colour_of, draw_marks
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from PIL.Image import Image
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +52,7 @@ def page(
     issues: pd.DataFrame,
     root: Path,
     *,
+    plots: Mapping[str, Image],
     name: str = "",
 ) -> str:
     """One HTML file with everything in it, made also where the data set is refused.
@@ -63,6 +63,7 @@ def page(
         classes: the classes the data set lists.
         issues: everything the check found.
         root: the folder that ``images.path`` is relative to.
+        plots: pictures of :func:`detpipe.data.describe.draw`.
         name: of the data set, for the title.
 
     Returns:
@@ -82,7 +83,7 @@ def page(
         _findings(issues),
         *_section("Pictures with the worst findings", _offenders(images, issues, root)),
         *_section("Pictures", _samples(images, boxes, classes, root)),
-        *_section("In numbers", _figures(plots(images, boxes, classes)) if len(images) else []),
+        *_section("In numbers", [_picture(p, "png", name) for name, p in plots.items()]),
     ]
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
@@ -209,23 +210,12 @@ def _tile(path: Path, marks: Iterable[Mark], caption: str) -> str:
         picture,
         [m._replace(box=(m.box[0] * x, m.box[1] * y, m.box[2] * x, m.box[3] * y)) for m in marks],
     )
+    return _picture(picture, "jpeg", caption)
+
+
+def _picture(picture: Image, kind: str, caption: str) -> str:
     buffer = io.BytesIO()
-    picture.save(buffer, format="JPEG", quality=85)
-    return _figure(buffer.getvalue(), "jpeg", caption)
-
-
-def _figures(figures: dict[str, Figure]) -> list[str]:
-    tiles = []
-    for name, figure in figures.items():
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=75, bbox_inches="tight")
-        tiles.append(_figure(buffer.getvalue(), "png", name.replace("_", " ")))
-    return tiles
-
-
-def _figure(data: bytes, kind: str, caption: str) -> str:
-    source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-    text = _text(caption)
-    return (
-        f'<figure><img src="{source}" alt="{text}"><figcaption>{text}</figcaption></figure>'
-    )  # fmt: skip
+    picture.save(buffer, format=kind, quality=85)  # PNG has no quality, and ignores it
+    source = f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    text = _text(caption.replace("_", " ") if kind == "png" else caption)
+    return f'<figure><img src="{source}" alt="{text}"><figcaption>{text}</figcaption></figure>'

@@ -68,11 +68,13 @@ def check(
 
 def draw_page(
     raw: Path, images: DataFrame, boxes: DataFrame, classes: DataFrame, issues: DataFrame
-) -> str:
-    """What is in the data set and what is wrong with it, as one HTML page."""
+) -> tuple[str, dict[str, Any]]:
+    """What is in the data set and what is wrong with it, as one HTML page; and its plots."""
+    from detpipe.data.describe import draw
     from detpipe.data.page import page
 
-    return page(images, boxes, classes, issues, raw, name=raw.name)
+    plots = draw(images, boxes, classes)
+    return page(images, boxes, classes, issues, raw, plots=plots, name=raw.name), plots
 
 
 def accept(raw: Path, issues: DataFrame, page: str) -> bool:
@@ -99,16 +101,11 @@ def list_classes(
     return classes_in_use(classes, boxes, data.check)
 
 
-def describe(
-    images: DataFrame, boxes: DataFrame, classes: DataFrame
-) -> tuple[DataFrame, dict[str, Any]]:
-    """Counts, sizes and plots of the data set as it is trained on."""
-    from detpipe.data import describe as description
+def describe(images: DataFrame, boxes: DataFrame, classes: DataFrame) -> DataFrame:
+    """Counts and sizes of the data set as it is trained on."""
+    from detpipe.data.describe import describe as count
 
-    return (
-        description.describe(images, boxes, classes),
-        description.plots(images, boxes, classes),
-    )
+    return count(images, boxes, classes)
 
 
 def pack(images: DataFrame, boxes: DataFrame, classes: DataFrame) -> Store:
@@ -149,7 +146,7 @@ def create_pipeline() -> Pipeline:
             Node(
                 draw_page,
                 ["raw", "images_checked", "boxes", "classes_read", "data_issues"],
-                "data_page",
+                ["data_page", "data_plots"],
                 name="draw_page",
             ),
             Node(accept, ["raw", "data_issues", "data_page"], "accepted", name="accept"),
@@ -162,10 +159,7 @@ def create_pipeline() -> Pipeline:
                 name="list_classes",
             ),
             Node(pack, ["images", "boxes", "classes"], "store", name="pack"),
-            Node(
-                describe, ["images", "boxes", "classes"], ["data_summary", "data_plots"],
-                name="describe",
-            ),
+            Node(describe, ["images", "boxes", "classes"], "data_summary", name="describe"),
             Node(
                 self_test, ["images", "boxes", "classes", "params:evaluate"], "self_test",
                 name="self_test",
