@@ -394,6 +394,12 @@ SETS = {
 }  # fmt: skip
 
 
+OWN = {
+    "bccd": {"train": 205, "val": 87, "test": 72}, "cones": {"train": 182, "val": 101, "test": 48},
+}  # fmt: skip
+"""Images by use, of the sets that are divided already."""
+
+
 @pytest.fixture(scope="module")
 def divided(shared_data, tmp_path_factory):
     """name → root, and the checked tables with their use: train, val or test; each made once."""
@@ -416,6 +422,7 @@ def test_each_is_divided_and_a_perfect_detector_scores_100(divided, name):
     _, found = divided(name)
     sizes = found.images["split"].value_counts()
     assert set(sizes.index) <= {"train", "val", "test"}
+    assert sizes.to_dict() == OWN.get(name, sizes.to_dict())
     assert sizes["train"] == sizes.drop(SETS[name][2].get("split", {}).get("keep", [])).max()
     for part, ap in perfect(found).items():
         mine = found.images["image_id"][found.images["split"] == part]

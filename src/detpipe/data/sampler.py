@@ -27,7 +27,7 @@ from pydantic import AfterValidator, Field
 
 from detpipe.core.config import Spec, check_spec
 from detpipe.core.errors import ConfigError, DataError, one_message
-from detpipe.data.order import Cycle, Grouped, Ints, Sampler, Sequential
+from detpipe.data.order import Cycle, Grouped, Ints, Permuted, Sampler, Sequential
 from detpipe.data.store import Store
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def shuffle(*, length: int, seed: int) -> Sampler:
     Raises:
         DataError: ``length`` is 0.
     """
-    return Cycle(np.ones(_checked(length)), length=length, seed=seed)
+    return Permuted(length=_checked(length), seed=seed)
 
 
 def sequential(*, length: int) -> Sampler:
