@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from detpipe.core.errors import TableError
-from detpipe.core.tables import BOXES, DETECTIONS, IMAGES, SCORES
+from detpipe.core.tables import BOXES, DETECTIONS, IMAGES, SCORES, positions
 
 
 def image(image_id="a", **changes):
@@ -58,3 +58,23 @@ def test_a_score_without_a_number_stays_nan():
     row = {"dataset": "val", "task": "bbox", "metric": "AP", "class_name": "", "value": None}
     table = SCORES.make([row])
     assert table["value"].isna().all()
+
+
+@pytest.mark.parametrize("dtype", ["str", object])
+def test_positions_are_those_of_equal_texts(dtype):
+    among = pd.Series(["b", "é", "", "猫 x", "a"], dtype=dtype)
+    values = pd.Series(["a", "b", "e\u0301", "", "é", "猫 x", "A"], dtype=dtype)[::-1]
+    expected = [among.tolist().index(text) if text in among.tolist() else -1 for text in values]
+    assert positions(values, among).tolist() == expected
+    assert positions(values.iloc[2:4], among.iloc[1:3]).tolist() == [0, 1]
+    assert positions(values.iloc[:0], among).tolist() == []
+    assert positions(values, among.iloc[:0]).tolist() == [-1] * len(values)
+    other = pd.Series(["caf\udce9", "é"], dtype=object)  # a name that is not UTF-8 on disk
+    names = pd.Series(["caf?", "é", "caf\udce9"], dtype=object)
+    assert positions(other, names).tolist() == [2, 1]
+
+
+def test_a_broken_rule_names_the_row_in_plain_numbers():
+    with pytest.raises(TableError) as error:
+        IMAGES.make([image(), image("b", path="b.jpg", width=-3)])
+    assert "image_id='b', path='b.jpg', width=-3" in str(error.value)

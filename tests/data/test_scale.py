@@ -85,7 +85,7 @@ def train(folder: Path, workers: int, images: int, looks: int) -> list[int]:
 def measured(folder: Path, workers: int) -> np.ndarray:
     """:func:`train` in a process that holds nothing else."""
     done = subprocess.run(
-        [sys.executable, __file__, str(folder), str(workers), "24000", "4"],
+        [sys.executable, __file__, str(folder), str(workers), "20000", "4"],
         capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

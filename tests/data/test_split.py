@@ -5,12 +5,14 @@ import logging
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from detpipe.core.errors import DataError
 from detpipe.core.tables import IMAGES
 from detpipe.data.config import SplitConfig
 from detpipe.data.formats import voc, yolo
-from detpipe.data.split import split
+from detpipe.data.split import _Counts, _stratify, _whole_numbers, split
 
 
 def make_images(splits) -> pd.DataFrame:
@@ -315,3 +317,39 @@ def test_what_cannot_be_drawn_is_refused(settings, message):
 def test_settings_that_contradict_each_other_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         SplitConfig(**settings)
+
+
+def dense(has: np.ndarray, weights: np.ndarray, shares: np.ndarray, *, seed: int) -> list[int]:
+    """Iterative stratification on the whole matrix of units and classes, as published."""
+    order = np.random.default_rng(seed).permutation(len(has))
+    order = order[np.argsort(-weights[order], kind="stable")]
+    room = _whole_numbers(shares, int(weights.sum()))
+    wanted = shares[:, None] * has.sum(axis=0)
+    chosen = np.full(len(has), -1)
+    while (chosen < 0).any():
+        left = has[chosen < 0].sum(axis=0)
+        rarest = int(np.argmin(np.where(left > 0, left, left.max() + 1)))
+        for unit in order[(chosen[order] < 0) & (has[order, rarest] > 0)]:
+            wish = np.where(room > 0, wanted[:, rarest], -np.inf)
+            best = int(np.lexsort((-np.arange(len(room)), room, wish))[-1])
+            chosen[unit] = best
+            room[best] -= weights[unit]
+            wanted[best] -= has[unit]
+    return chosen.tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rows=st.integers(1, 9).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, 3), min_size=n, max_size=n).filter(any),
+                           min_size=1, max_size=60)
+    ),
+    parts=st.lists(st.integers(0, 9), min_size=2, max_size=4).filter(any),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_it_is_iterative_stratification_to_the_last_image(rows, parts, seed):
+    has, shares = np.array(rows), np.array(parts) / sum(parts)
+    weights = has.max(axis=1)
+    unit, klass = np.nonzero(has)
+    counts = _Counts(weights, unit, klass, has[unit, klass])
+    assert _stratify(counts, shares, seed=seed).tolist() == dense(has, weights, shares, seed=seed)

@@ -121,7 +121,8 @@ def _convert(column: pd.Series, kind: Kind) -> pd.Series:
 
 
 def _row(frame: pd.DataFrame) -> str:
-    return ", ".join(f"{column}={value!r}" for column, value in frame.iloc[0].items())
+    (row,) = frame.head(1).to_dict("records")  # Python's numbers, not numpy's
+    return ", ".join(f"{column}={value!r}" for column, value in row.items())
 
 
 def positions(values: pd.Series, among: pd.Series) -> npt.NDArray[np.int32]:

@@ -16,6 +16,7 @@ from detpipe.data.check_config import CheckConfig
 from detpipe.data.copies import drop_copies
 from detpipe.data.findings import Findings
 from detpipe.data.formats.base import IMAGE_SUFFIXES, IssueLog, sample
+from detpipe.data.formats.walk import is_hidden
 from detpipe.data.header import shown
 from detpipe.data.look import Look, Looks, look
 from detpipe.data.progress import follow
@@ -97,7 +98,7 @@ def _size(file: Path) -> int | None:
     """Bytes of a file; None if there is none."""
     try:
         status = file.stat()
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a NUL in the name
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
@@ -183,15 +184,17 @@ def _say_unlisted(looks: Mapping[str, Look], root: Path, findings: Findings) -> 
         folder, name = os.path.split(os.path.normpath(root / path))
         listed[folder].add(name)
     for folder, names in sorted(listed.items()):
-        if not Path(folder).is_dir():
+        try:
+            with os.scandir(folder) as entries:
+                others = sorted(
+                    entry.name for entry in entries
+                    if entry.name not in names
+                    and not is_hidden(entry.name)
+                    and PurePath(entry.name).suffix.lower() in IMAGE_SUFFIXES
+                    and entry.is_file()
+                )  # fmt: skip
+        except (OSError, ValueError):  # no such folder, or one whose name cannot be
             continue
-        with os.scandir(folder) as entries:
-            others = sorted(
-                entry.name for entry in entries
-                if entry.name not in names
-                and PurePath(entry.name).suffix.lower() in IMAGE_SUFFIXES
-                and entry.is_file()
-            )  # fmt: skip
         if others:
             findings.add_one(
                 "unlisted_picture", f"{len(others)}: {sample(map(shown, others))}",

@@ -58,6 +58,9 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
             "listed width and height are exchanged; the file's size decides"),
         "size_before_exif": Rule("warning", "fix", ("fix", "ignore", "error"),
             "the listed size is that before the EXIF rotation; the picture is used upright"),
+        "size_impossible": Rule("warning", "fix", ("fix", "ignore", "error"),
+            "a listed width or height that no picture has (negative, 1e300); the file's size "
+            "decides"),
         "more_than_8_bits": Rule("info", "fix", ("fix", "ignore", "error"),
             "each such picture is scaled to 8 bits by its own range"),
         "image_listed_twice": Rule("warning", "keep", _REPORT, "two records name one file"),
@@ -86,6 +89,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "boxes_are_shares": Rule("error", "error", _ALWAYS,
             "nearly all boxes lie within 0..1: multiply by the image's width and height"),
         "box_not_a_number": Rule("warning", "drop", _LEAVE_OUT, "a coordinate is no number"),
+        "box_as_written": Rule("info", "keep", _REPORT,
+            "how boxes that are no four numbers are written in the file"),
         "box_inverted": Rule("warning", "drop", ("drop", "fix", "error"),
             "x2 < x1 or y2 < y1; `fix` exchanges them"),
         "box_without_area": Rule("warning", "drop", _LEAVE_OUT,
@@ -172,6 +177,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "no_annotation_file": Rule("error", "error", _SKIPPED,
             "a list names an image without XML; `drop` leaves it out"),
         "not_in_a_list": Rule("info", "keep", _REPORT, "XML files in none of the lists"),
+        "other_file_name": Rule("warning", "keep", _REPORT,
+            "`<filename>` names another picture than the one named like the XML, which is used"),
     },
     "YOLO": {
         "malformed_line": Rule("error", "error", _SKIPPED, "a label line that cannot be read"),

@@ -4,6 +4,8 @@ import unicodedata
 
 import pytest
 
+from detpipe.data.check import inspect
+from detpipe.data.check_config import CheckConfig
 from detpipe.data.formats.base import IssueLog, make_tables, split_in_name, unique_ids
 from detpipe.data.formats.locate import ImageFinder
 
@@ -109,3 +111,15 @@ def test_clean_names_are_left_in_peace():
     found = make_tables(IMAGE, _boxes("b", "a c"), ["b", "a c"], IssueLog())
     assert found.classes["class_name"].tolist() == ["b", "a c"]
     assert found.issues.empty
+
+
+@pytest.mark.parametrize("classes", [None, ["b", "", "  "]])
+def test_blanks_are_no_class(tmp_path, picture, classes):
+    picture("a.jpg")
+    found = make_tables(IMAGE, _boxes("b", "", " \t"), classes, IssueLog())
+    assert found.classes["class_name"].tolist() == ["b"]
+    issues = inspect(found, tmp_path, CheckConfig()).issues
+    errors = issues[issues["severity"] == "error"]
+    assert errors["rule"].tolist() == ["no_class_name"] * 2
+    config = CheckConfig.model_validate({"rules": {"no_class_name": "drop"}})
+    assert inspect(found, tmp_path, config).boxes["class_name"].tolist() == ["b"]

@@ -29,6 +29,10 @@ _SPLIT = re.compile(
 )
 
 
+_LARGEST = 2**31 - 1
+"""No picture has more pixels in a row."""
+
+
 class Annotations(NamedTuple):
     """A data set as four tables of :mod:`detpipe.core.tables`.
 
@@ -124,7 +128,7 @@ def make_tables(
 
     Names of classes are cleaned with :func:`clean_name`, so that names which look the same are one
     class; what changed is an issue. ``classes`` None means those of the boxes, in alphabetical
-    order.
+    order; a name of blanks is no class.
 
     Raises:
         TableError: as :meth:`detpipe.core.tables.Table.make`.
@@ -148,9 +152,31 @@ def make_tables(
     return Annotations(
         IMAGES.make(images),
         box_table,
-        CLASSES.make([{"class_name": name} for name in dict.fromkeys(names)]),
+        CLASSES.make([{"class_name": name} for name in dict.fromkeys(names) if name]),
         log.table(),
     )
+
+
+def known_sizes(images: pd.DataFrame, *, file: str, log: IssueLog) -> pd.DataFrame:
+    """The images with whole ``width`` and ``height``; 0 for what is no size of a picture.
+
+    Args:
+        images: ``path``, and ``width`` and ``height`` as numbers; NaN is unknown, too.
+        file: which file lists them.
+        log: gets the sizes that cannot be.
+    """
+    sizes = images[["width", "height"]].fillna(0)
+    odd = ~sizes.apply(lambda column: column.between(0, _LARGEST)).all(axis=1)
+    if odd.any():
+        first = images[odd].iloc[0]
+        log.add(
+            "warning", "size_impossible", file=file,
+            value=f"{int(odd.sum())} image(s), the first {first['path']}: "
+            f"{first['width']:g}x{first['height']:g}",
+            action="taken as unknown: the file's size decides",
+        )  # fmt: skip
+        sizes = sizes.mask(odd, 0)
+    return images.assign(**sizes.astype("int64"))
 
 
 def clean_name(name: str) -> str:

@@ -21,6 +21,7 @@ from detpipe.data.formats.base import (
     Annotations,
     IssueLog,
     existing_folder,
+    known_sizes,
     make_tables,
     relative,
     sample,
@@ -30,6 +31,7 @@ from detpipe.data.formats.coco_columns import BoxColumns
 from detpipe.data.formats.coco_ids import all_different, column_of, joined, rows_of, texts
 from detpipe.data.formats.coco_json import find_files, parse
 from detpipe.data.formats.locate import ImageFinder, locate_images
+from detpipe.data.formats.walk import exists
 from detpipe.data.remote import resolve
 
 
@@ -129,7 +131,7 @@ def _images(part: Part, root: Path, folder: Path | None, log: IssueLog) -> pd.Da
     )
     if found.groups is not None:
         frame["group"] = [g for g, name in zip(found.groups, found.names, strict=True) if name]
-    return _without_doubles(frame, part, log)
+    return _without_doubles(known_sizes(frame, file=part.source, log=log), part, log)
 
 
 def _without_doubles(frame: pd.DataFrame, part: Part, log: IssueLog) -> pd.DataFrame:
@@ -146,7 +148,7 @@ def _without_doubles(frame: pd.DataFrame, part: Part, log: IssueLog) -> pd.DataF
 
 def _folder(root: Path, images: str) -> Path:
     folder = resolve(root, images, what="the images")
-    if not folder.is_dir():
+    if not exists(folder) or not folder.is_dir():
         raise DataError(f"no such folder: {folder} (the reader's option 'images': '{images}')")
     return folder
 
@@ -239,6 +241,19 @@ def _say_assumed(part: Part, found: BoxColumns, log: IssueLog) -> None:
             "info", "box_from_segmentation", file=part.source,
             value=f"{int(found.traced.sum())} of {len(found.traced)} record(s)",
             action="they have no 'bbox': the box around the segmentation is used",
+        )  # fmt: skip
+    if found.odd:
+        commas = [box for _, box in found.odd if re.search(r'"\s*[+-]?\d+,\d+\s*"', box)]
+        if commas:
+            log.add(
+                "error", "decimal_comma", file=part.source,
+                value=f"{len(commas)} record(s), the first: {commas[0]}",
+                action="write numbers with a decimal point (1.5, not 1,5)",
+            )  # fmt: skip
+        log.add(
+            "info", "box_as_written", file=part.source, annotation_id=found.odd[0][0],
+            value=f"{len(found.odd)} record(s): {sample(box for _, box in found.odd)}",
+            action="'bbox' must be four numbers: x, y, width, height",
         )  # fmt: skip
     if found.ignored:
         log.add(

@@ -53,7 +53,7 @@ class _Annotation(msgspec.Struct, gc=False):
     area: float | None = None
     iscrowd: float | bool | None = None
     image_id: Id = None
-    bbox: list[float | None] | None = None
+    bbox: list[Any] | None = None
     category_id: Id = None
     id: Id = None
     ignore: float | bool | None = None
@@ -73,16 +73,16 @@ class ImageColumns:
     Attributes:
         keys: N ids.
         names: N file names as written, '' for none; of LVIS's records the end of ``coco_url``.
-        width: ``int64 [N]``, pixels, 0 for none.
-        height: ``int64 [N]``.
+        width: ``float64 [N]``, pixels as they are listed, 0 for none.
+        height: ``float64 [N]``.
         groups: N names of groups, '' for none; None where no group is asked for, or none is there.
         federated: how many records have LVIS's lists of classes that were (not) looked for.
     """
 
     keys: pd.Series
     names: list[str]
-    width: npt.NDArray[np.int64]
-    height: npt.NDArray[np.int64]
+    width: Floats
+    height: Floats
     groups: list[str] | None
     federated: int
 
@@ -99,6 +99,7 @@ class BoxColumns:
         area: ``float64 [M]``, pixels²; the box's where none is given.
         iscrowd: ``bool [M]``.
         traced: ``bool [M]``, the box is that of the segmentation.
+        odd: id and ``bbox`` of the records whose ``bbox`` is not four numbers, as it is written.
         ignored: how many have the field ``ignore`` set.
         extra: M JSON objects of the other fields, '' for nothing; None where they are not asked
             for.
@@ -112,6 +113,7 @@ class BoxColumns:
     area: Floats
     iscrowd: Bools
     traced: Bools
+    odd: list[tuple[str, str]]
     ignored: int
     extra: pd.Series | None
     without_shape: bool
@@ -129,13 +131,13 @@ def image_columns(listed: memoryview, *, group: str | None, strict: bool) -> Ima
         msgspec.MsgspecError: a record is not as it must be.
     """
     keys, names = [], []
-    widths, heights = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    widths, heights = [np.zeros(0)], [np.zeros(0)]
     groups: list[str] = []
     federated = 0
     for piece, records in pieces(listed, _Image, name="images", strict=strict):
         keys.append(keys_of([r.id for r in records]))
-        widths.append(np.array([r.width or 0 for r in records]).astype(np.int64))
-        heights.append(np.array([r.height or 0 for r in records]).astype(np.int64))
+        widths.append(np.array([r.width or 0 for r in records], np.float64))
+        heights.append(np.array([r.height or 0 for r in records], np.float64))
         names += [r.file_name or _end_of(r.coco_url) for r in records]
         lists = [(r.neg_category_ids, r.not_exhaustive_category_ids) for r in records]
         federated += len(records) - lists.count((_NOTHING, _NOTHING))
@@ -184,7 +186,7 @@ def box_columns(listed: memoryview, *, extra: bool, strict: bool) -> BoxColumns:
         parts.append(_usual(records) if isinstance(records[0], _Usual) else _any(records, piece))
         if extra:
             texts.append(pd.Series(_extra(piece), dtype="str"))
-    keys, image_keys, category_keys, sides, area, iscrowd, traced, ignored, shaped = (
+    keys, image_keys, category_keys, sides, area, iscrowd, traced, odd, ignored, shaped = (
         zip(*parts, strict=True) if parts else [()] * len(_Part._fields)
     )
     corners = np.concatenate([np.zeros((0, 4)), *sides]).T.copy()
@@ -198,6 +200,7 @@ def box_columns(listed: memoryview, *, extra: bool, strict: bool) -> BoxColumns:
         area=np.where(np.isnan(areas), width * height, areas),
         iscrowd=np.concatenate([np.zeros(0, bool), *iscrowd]),
         traced=np.concatenate([np.zeros(0, bool), *traced]),
+        odd=[*chain.from_iterable(odd)],
         ignored=sum(ignored),
         extra=pd.concat(texts, ignore_index=True) if extra else None,
         without_shape=bool(parts) and not any(shaped),
@@ -217,6 +220,7 @@ class _Part(NamedTuple):
     area: Floats
     iscrowd: Bools
     traced: Bools
+    odd: Sequence[tuple[str, str]]
     ignored: int
     shaped: bool
 
@@ -233,6 +237,7 @@ def _usual(records: Sequence[_Usual]) -> _Part:
         area=np.fromiter([r.area for r in records], np.float64, count),
         iscrowd=np.fromiter([r.iscrowd for r in records], bool, count),
         traced=np.zeros(count, bool),
+        odd=(),
         ignored=count - [r.ignore for r in records].count(0),
         shaped=True,
     )
@@ -240,7 +245,10 @@ def _usual(records: Sequence[_Usual]) -> _Part:
 
 def _any(records: Sequence[_Annotation], piece: bytes) -> _Part:
     boxes = [r.bbox if r.bbox and len(r.bbox) == 4 else [None] * 4 for r in records]
-    sides = np.array(boxes, np.float64)  # NaN from None
+    try:
+        sides = np.array(boxes, np.float64)  # NaN from None
+    except (TypeError, ValueError, OverflowError):
+        sides = np.array([[number(value) for value in box] for box in boxes], np.float64)
     traced = np.zeros(len(records), bool)
     shaped = any(r.bbox is not None for r in records)
     if not all(r.bbox for r in records):
@@ -249,6 +257,11 @@ def _any(records: Sequence[_Annotation], piece: bytes) -> _Part:
             shaped |= outline.segmentation is not msgspec.UNSET
             if not records[row].bbox and (box := box_of(outline.segmentation)) is not None:
                 sides[row], traced[row] = box, True
+    odd = [
+        (key_of(records[row].id), msgspec.json.encode(records[row].bbox).decode())
+        for row in np.flatnonzero(~np.isfinite(sides).all(axis=1))
+        if records[row].bbox is not None
+    ]
     return _Part(
         keys=keys_of([r.id for r in records]),
         image_keys=keys_of([r.image_id for r in records]),
@@ -257,9 +270,19 @@ def _any(records: Sequence[_Annotation], piece: bytes) -> _Part:
         area=np.array([r.area for r in records], np.float64),
         iscrowd=np.array([bool(r.iscrowd) for r in records]),
         traced=traced,
+        odd=odd,
         ignored=sum(bool(r.ignore) for r in records),
         shaped=shaped,
     )
+
+
+def number(value: Any) -> float | None:
+    """A value as a finite number, None for what is none."""
+    try:
+        result = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return result if np.isfinite(result) else None
 
 
 _COLUMNS = frozenset(_Annotation.__struct_fields__) - {"ignore"}

@@ -5,6 +5,7 @@ A column of ids is a ``pandas.Series`` of dtype int64 or str: a number costs a t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
@@ -110,9 +111,6 @@ def matching(keys: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
 
 
 def _canonical(key: str) -> str:
-    """``0001`` and ``1.0`` as ``1``."""
-    try:
-        number = float(key)
-    except ValueError:
-        return key
-    return str(int(number)) if number.is_integer() else key
+    """``0001`` and ``1.0`` as ``1``; digit by digit, since a float has only 15."""
+    whole = re.fullmatch(r"([+-]?)0*(\d+)(\.0*)?", key, re.ASCII)
+    return f"{whole[1].strip('+')}{whole[2]}" if whole else key

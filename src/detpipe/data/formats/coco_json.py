@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from detpipe.core.errors import DataError
 from detpipe.data.formats.base import relative, sample, split_in_name
@@ -22,8 +21,10 @@ from detpipe.data.formats.coco_columns import (
     ImageColumns,
     box_columns,
     image_columns,
+    number,
 )
 from detpipe.data.formats.coco_ids import Id
+from detpipe.data.formats.walk import exists, visible, why
 from detpipe.data.remote import resolve
 
 _ROBOFLOW = "_annotations.coco.json"
@@ -67,8 +68,9 @@ def find_files(root: Path, given: str | Mapping[str, str] | None) -> list[tuple[
         given = {split_in_name(Path(given).stem) or split_in_name(Path(given).parent.name): given}
     if given is not None:
         files = [(s, resolve(root, name, what="the annotations")) for s, name in given.items()]
-        absent = [str(path) for _, path in files if not path.is_file()]
-        if absent:
+        absent = [str(path) for _, path in files if not exists(path)]
+        if absent or not files:
+            absent = absent or ["the option 'annotations' is empty"]
             raise DataError(f"no such annotation file: {', '.join(absent)}; {_jsons(root)}")
         return files
     found = _candidates(root)
@@ -84,12 +86,11 @@ def find_files(root: Path, given: str | Mapping[str, str] | None) -> list[tuple[
 
 
 def _candidates(root: Path) -> list[Path]:
-    folder = root / "annotations"
-    inside, beside = sorted(folder.glob("*.json")), sorted(root.glob("*.json"))
+    inside, beside = visible(root, "annotations/*.json"), visible(root, "*.json")
     ways = (
         [path for path in inside if path.name.startswith("instances_")],
         [path for path in inside if split_in_name(path.stem)],
-        sorted(root.glob(f"*/{_ROBOFLOW}")),
+        visible(root, f"*/{_ROBOFLOW}"),
         [path for path in beside if path.name == _ROBOFLOW],
         [path for path in beside if split_in_name(path.stem)],
         [path for path in beside if path.name == _LABEL_STUDIO],
@@ -107,7 +108,7 @@ def _split(path: Path, root: Path, *, alone: bool) -> str:
 
 
 def _jsons(root: Path) -> str:
-    found = [relative(path, root) for path in sorted(root.rglob("*.json"))]
+    found = [relative(path, root) for path in visible(root, "**/*.json")]
     return f"JSON files there: {sample(found)}" if found else "there is no JSON file at all"
 
 
@@ -123,15 +124,26 @@ def parse(path: Path, *, extra: bool = False, group: str | None = None) -> Conte
         group: the field of image records that names their group, nested by dots.
 
     Raises:
-        DataError: it is no JSON, or no COCO annotation file: the message says what it looks like.
+        DataError: it cannot be read, is no JSON, or no COCO annotation file: the message says what
+            it looks like.
     """
     data = _bytes(path)
     try:
-        return _content(data, path, extra=extra, group=group, strict=True)
-    except msgspec.MsgspecError:
-        pass  # the slow way forgives more: a BOM, NaN, numbers written as text
+        try:
+            return _content(data, path, extra=extra, group=group, strict=True)
+        except msgspec.MsgspecError:  # the slow way forgives more: NaN, UTF-16, numbers as text
+            return _forgiving(data, path, extra=extra, group=group)
+    except RecursionError as error:
+        raise DataError(f"{path} holds lists that are nested too deep to be read") from error
+
+
+def _forgiving(
+    data: bytes | mmap.mmap, path: Path, *, extra: bool, group: str | None
+) -> Content:  # fmt: skip
     try:
-        content = json.loads(bytes(data).decode("utf-8-sig"))
+        content = json.loads(bytes(data))  # UTF-8, UTF-16 or UTF-32, with a mark or without
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not written in UTF-8: {error}; save it in UTF-8") from error
     except ValueError as error:
         raise DataError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(content, dict):
@@ -139,7 +151,13 @@ def parse(path: Path, *, extra: bool = False, group: str | None = None) -> Conte
             f"{path} is no COCO annotation file, which is a JSON object with the lists 'images', "
             f"'annotations' and 'categories': {_looks_like(content)}"
         )
-    data = msgspec.json.encode(_plain(content))  # null where NaN was
+    try:
+        data = msgspec.json.encode(_plain(content))  # null where NaN was
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{path}: the text {error.object!a} holds half of a letter (\\ud800 to \\udfff come in "
+            f"pairs): write it anew"
+        ) from error
     del content
     try:
         return _content(data, path, extra=extra, group=group, strict=False)
@@ -149,11 +167,14 @@ def parse(path: Path, *, extra: bool = False, group: str | None = None) -> Conte
 
 def _bytes(path: Path) -> bytes | mmap.mmap:
     """A file's bytes: mapped, so that they are neither copied nor held."""
-    with path.open("rb") as file:
-        try:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # a file system that cannot; an empty file
-            return file.read()
+    try:
+        with path.open("rb") as file:
+            try:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError):  # a file system that cannot; an empty file
+                return file.read()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {why(path, error)}") from error
 
 
 def _content(
@@ -206,27 +227,17 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _plain(content: dict[str, Any]) -> dict[str, Any]:
-    """Null for NaN and for text that is no number, in what must be numbers."""
+    """Numbers for words, and null for what is no number, in areas and flags."""
     records = content.get("annotations")
     for record in records if isinstance(records, list) else []:
         if not isinstance(record, dict):
             continue
-        if isinstance(record.get("bbox"), list):
-            record["bbox"] = [_number(value) for value in record["bbox"]]
         if "area" in record:
-            record["area"] = _number(record["area"])
+            record["area"] = number(record["area"])
         for field in ("iscrowd", "ignore"):
-            if isinstance(record.get(field), str):
-                record[field] = _number(record[field])
+            if isinstance(word := record.get(field), str):
+                record[field] = word.strip().lower() in ("true", "yes") or number(word)
     return content
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if np.isfinite(number) else None
 
 
 # --- other files -------------------------------------------------------------------------------

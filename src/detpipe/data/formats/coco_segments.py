@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 Box = tuple[float, float, float, float]
+_MOST = 2**31 - 1
+"""Pixels of a picture's side, or of a run: with more, the file is damaged."""
 
 
 def box_of(segmentation: Any) -> Box | None:
@@ -27,7 +29,7 @@ def box_of(segmentation: Any) -> Box | None:
     polygons = segmentation if isinstance(segmentation[0], list) else [segmentation]
     try:
         numbers = np.concatenate([np.asarray(p, np.float64).reshape(-1, 2) for p in polygons])
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     if not len(numbers) or not np.isfinite(numbers).all():
         return None
@@ -41,9 +43,9 @@ def _box_of_runs(rle: dict[str, Any]) -> Box | None:
         height = int(rle["size"][0])
         counts = rle["counts"]
         runs = _unpacked(counts) if isinstance(counts, str) else np.asarray(counts, np.int64)
-    except (KeyError, IndexError, TypeError, ValueError):
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError):
         return None
-    if height < 1 or runs.ndim != 1 or (runs < 0).any():
+    if not 1 <= height <= _MOST or runs.ndim != 1 or ((runs < 0) | (runs > _MOST)).any():
         return None
     ends = np.cumsum(runs)
     first, last = ends[:-1:2], ends[1::2] - 1  # of the runs of ones, both inclusive

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import codecs
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
@@ -23,9 +25,14 @@ from detpipe.data.formats.base import (
 )
 from detpipe.data.formats.csv_files import split_of
 from detpipe.data.formats.locate import ImageFinder, locate_images
+from detpipe.data.formats.shares import YES
+from detpipe.data.formats.walk import read_bytes, visible
 from detpipe.data.remote import resolve
 
 Kind = Literal["fbox", "vbox", "hbox"]
+
+
+_Side = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class _Box(msgspec.Struct):
@@ -40,8 +47,8 @@ class _Box(msgspec.Struct):
 class _Image(msgspec.Struct):
     ID: str
     gtboxes: list[_Box] = []
-    width: int = 0
-    height: int = 0
+    width: _Side = 0
+    height: _Side = 0
 
 
 def read(
@@ -81,7 +88,7 @@ def read(
     frames: list[pd.DataFrame] = []
     rows: list[pd.DataFrame] = []
     for split, path in _find_files(root, annotations):
-        records = list(_records(path))
+        records = _records(path)
         source = relative(path, root)
         finder = ImageFinder(_folders(root, path, split, images))
         names = [record.ID if "." in record.ID[-5:] else f"{record.ID}.jpg" for record in records]
@@ -118,10 +125,10 @@ def _find_files(
         files = [(split, resolve(root, name)) for split, name in given.items()]
     else:
         names = [given] if isinstance(given, str) else given
-        found = sorted([*root.glob("*.odgt"), *root.glob("*/*.odgt")])
+        found = sorted(visible(root, "*.odgt", "*/*.odgt"))
         paths = found if names is None else [resolve(root, name) for name in names]
         files = [(split_of(path, root), path) for path in paths]
-    absent = [str(path) for _, path in files if not path.is_file()]
+    absent = [str(path) for _, path in files if not os.path.lexists(path)]
     if absent:
         raise DataError(f"no such annotation file: {', '.join(absent)}")
     if not files:
@@ -135,31 +142,36 @@ def _find_files(
 def _folders(root: Path, path: Path, split: str, given: str | None) -> list[Path]:
     if given is not None:
         return [resolve(root, given) / split, resolve(root, given)]
-    inside = sorted(p for p in root.glob("*") if p.is_dir())
+    inside = [p for p in visible(root, "*") if p.is_dir()]
     bases = [root, path.parent, *inside]
     named = [base / name for base in bases for name in ("Images", "images")]
     return [*(place / split for place in named if split), *named, *bases]
 
 
-def _records(path: Path) -> Iterator[_Image]:
+def _records(path: Path) -> list[_Image]:
     """One record a line.
 
     Raises:
-        DataError: lines that are no such record; all are named.
+        DataError: there is none, or there are lines that are no such record; all are named.
     """
     decoder = msgspec.json.Decoder(_Image)
-    mistakes = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                yield decoder.decode(line)
-            except (msgspec.MsgspecError, UnicodeError) as error:
-                mistakes.append(f"line {number}: {error}")
+    records, mistakes = [], []
+    lines = read_bytes(path).removeprefix(codecs.BOM_UTF8).split(b"\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            records.append(decoder.decode(line))
+        except RecursionError:
+            mistakes.append(f"line {number}: nested too deeply")
+        except (msgspec.MsgspecError, UnicodeError) as error:
+            mistakes.append(f"line {number}: {error}")
     if mistakes:
         shown = mistakes[:20] + ([f"and {len(mistakes) - 20} more"] if len(mistakes) > 20 else [])
         raise DataError(one_message(f"{path} has lines that are no odgt records:", shown))
+    if not records:
+        raise DataError(f"{path} has no odgt record: it is empty")
+    return records
 
 
 def _boxes(
@@ -197,7 +209,11 @@ def _boxes(
 
 def _ignored(thing: _Box, kind: Kind) -> bool:
     flags = [thing.extra, thing.head_attr] if kind == "hbox" else [thing.extra]
-    return thing.tag == "mask" or any(flag.get("ignore") for flag in flags)
+    return thing.tag == "mask" or any(_is_set(flag.get("ignore")) for flag in flags)
+
+
+def _is_set(flag: object) -> bool:
+    return flag.strip().lower() in YES if isinstance(flag, str) else bool(flag)
 
 
 def _class(thing: _Box, kind: Kind) -> str:

@@ -15,6 +15,7 @@ from detpipe.data.formats.base import (
     existing_folder,
     make_tables,
 )
+from detpipe.data.formats.walk import files_below, require_utf8
 from detpipe.data.image import load_image
 
 logger = logging.getLogger(__name__)
@@ -45,8 +46,9 @@ def read(
     root = Path(root)
     base = root.parent if root.is_file() else existing_folder(root)
     log = IssueLog()
-    files = [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.is_file())
-    pictures = [path.relative_to(base) for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+    files = [Path(root.name)] if root.is_file() else [Path(path) for path in files_below(root)]
+    pictures = [path for path in files if path.suffix.lower() in IMAGE_SUFFIXES]
+    require_utf8(pictures)
     if not pictures:
         raise DataError(
             f"no pictures in '{root}': looked for {', '.join(sorted(IMAGE_SUFFIXES))} in it and "

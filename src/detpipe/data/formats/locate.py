@@ -7,7 +7,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PureWindowsPath
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -39,7 +39,8 @@ class ImageFinder:
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.tried = list(dict.fromkeys(Path(folder) for folder in folders))
-        self.folders = [folder for folder in self.tried if folder.is_dir()]
+        # os.path: a name that is too long is no error.
+        self.folders = [folder for folder in self.tried if os.path.isdir(folder)]  # noqa: PTH112
         self._names: dict[tuple[Path, tuple[str, ...]], frozenset[str]] = {}
         self._loose: dict[tuple[Path, bool], dict[str, list[Path]]] = {}
 
@@ -179,7 +180,13 @@ def _without_upload_mark(name: str) -> str:
 
 
 def locate_images(
-    names: Sequence[str], finder: ImageFinder, *, source: str, root: Path, log: IssueLog
+    names: Sequence[str],
+    finder: ImageFinder,
+    *,
+    source: str,
+    root: Path,
+    log: IssueLog,
+    way_out: str = "Say where they are with the reader's option 'images'",
 ) -> list[str | None]:
     """Paths (relative to ``root``) of the images that ``source`` names; what was assumed is logged.
 
@@ -196,13 +203,12 @@ def locate_images(
     found = finder.find_all(loose)
     if len(loose) == len(names) and all(match.how == "missing" for match in found.values()):
         tried = "\n".join(
-            f"- {folder}" + ("" if folder.is_dir() else " (no such folder)")
+            f"- {folder}" + ("" if folder in finder.folders else " (no such folder)")
             for folder in finder.tried
         )
         raise DataError(
             f"none of the {len(names)} image(s) that {source} names was found, first "
-            f"'{names[0]}'. Looked in:\n{tried}\n"
-            f"Say where they are with the reader's option 'images'"
+            f"'{names[0]}'. Looked in:\n{tried}\n{way_out}"
         )
     homes = Counter(path.rpartition("/")[0] for path in paths if path is not None)
     below: dict[str, str] = {}  # a folder's, since there may be millions of files
@@ -227,8 +233,32 @@ def locate_images(
             places[name] = below[folder] + base
         else:
             places[name] = relative(home / PureWindowsPath(name).name, root)
-    _say_how(found, source=source, root=root, log=log)
+    _refuse_shared(found, places, [path for path in paths if path], source=source, log=log)
+    say_how(found, source=source, root=root, log=log)
     return [places[n] if path is None else path for n, path in zip(names, paths, strict=True)]
+
+
+def _refuse_shared(
+    found: Mapping[str, Match],
+    places: dict[str, str | None],
+    exact: Iterable[str],
+    *,
+    source: str,
+    log: IssueLog,
+) -> None:
+    """Takes the place from names whose leading folders were left out, if another has it, too.
+
+    ``cam1/1.jpg`` and ``cam2/1.jpg`` are two pictures, even if only ``images/1.jpg`` is there.
+    """
+    claims = Counter([*places.values(), *set(exact)])
+    shared = [n for n, match in found.items() if match.how == "moved" and claims[places[n]] > 1]
+    for name in shared:
+        log.add(
+            "error", "ambiguous_image", file=source, value=f"'{name}': {places[name]}",
+            action="the file is there without these folders only, and another image that is listed "
+            "has it, too: restore the file in its folder, or list it once",
+        )  # fmt: skip
+        places[name] = None
 
 
 _HOW = {
@@ -239,7 +269,8 @@ _HOW = {
 }
 
 
-def _say_how(found: dict[str, Match], *, source: str, root: Path, log: IssueLog) -> None:
+def say_how(found: Mapping[str, Match], *, source: str, root: Path, log: IssueLog) -> None:
+    """Logs which images were found otherwise than as they are named (name → match)."""
     for how, (rule, action) in _HOW.items():
         matches = [(name, match.path) for name, match in found.items() if match.how == how]
         if matches and (path := matches[0][1]):

@@ -22,7 +22,8 @@ from detpipe.data.formats.base import (
 from detpipe.data.formats.csv_text import read_table
 from detpipe.data.formats.locate import ImageFinder, locate_images
 from detpipe.data.formats.openimages_files import class_names, find_files, folders, other_files
-from detpipe.data.formats.shares import in_pixels, picture_sizes
+from detpipe.data.formats.shares import YES, in_pixels, picture_sizes
+from detpipe.data.formats.walk import files_in, require_utf8
 
 _CORNERS = ["XMin", "YMin", "XMax", "YMax"]
 _NEEDED = ["ImageID", "LabelName", *_CORNERS]
@@ -37,6 +38,7 @@ def read(
     images: str | None = None,
     negatives: bool = True,
     partial: bool = False,
+    encoding: str = "utf-8-sig",
     extra: bool = False,
 ) -> Annotations:
     """Reads Open Images (V4 to V7), as downloaded by hand, by FiftyOne, or exported by CVAT.
@@ -58,6 +60,7 @@ def read(
             pictures that nobody has drawn boxes in.
         partial: whether only some of the pictures were downloaded: rows of the others are then
             left out and counted, else each of these images is an error.
+        encoding: of the csv files.
         extra: whether ``Source``, ``IsOccluded``, ``IsTruncated``, ``IsDepiction`` and
             ``IsInside`` are kept in ``boxes.extra``.
 
@@ -72,8 +75,8 @@ def read(
     """
     root = existing_folder(root)
     log = IssueLog()
-    rows = _rows(root, find_files(root, annotations), log)
-    names, every = class_names(root, classes, log)
+    rows = _rows(root, find_files(root, annotations), log, encoding=encoding)
+    names, every = class_names(root, classes, log, encoding=encoding)
     pictures = _pictures(rows, root, images, log, partial=partial, negatives=negatives)
     pictures[["width", "height"]] = picture_sizes(root, pictures["path"])
     boxes = _boxes(rows, pictures, extra=extra)
@@ -88,11 +91,14 @@ def read(
     return make_tables(pictures, boxes, listed if names else None, log)
 
 
-def _rows(root: Path, files: Sequence[tuple[str, Path]], log: IssueLog) -> pd.DataFrame:
+def _rows(
+    root: Path, files: Sequence[tuple[str, Path]], log: IssueLog, *, encoding: str
+) -> pd.DataFrame:
     """All files' rows; coordinates as float, NaN for what is no number."""
     frames = []
     for split, path in files:
-        frame = read_table(path, only=[*_NEEDED, "Confidence", "IsGroupOf", *_MORE])
+        only = [*_NEEDED, "Confidence", "IsGroupOf", *_MORE]
+        frame = read_table(path, only=only, encoding=encoding)
         absent = [column for column in _NEEDED if column not in frame]
         if absent:
             raise DataError(
@@ -108,7 +114,13 @@ def _rows(root: Path, files: Sequence[tuple[str, Path]], log: IssueLog) -> pd.Da
                 action="the file may hold predictions; its boxes are taken as the truth",
             )  # fmt: skip
         frames.append(frame.assign(split=split, source=relative(path, root)))
-    return pd.concat(frames, ignore_index=True)
+    rows = pd.concat(frames, ignore_index=True)
+    if rows.empty:
+        raise DataError(
+            f"there is not one box in {sample(relative(path, root) for _, path in files)}: only "
+            f"the line with the columns' names"
+        )
+    return rows
 
 
 # --- images ------------------------------------------------------------------------------------
@@ -134,7 +146,11 @@ def _pictures(
     if negatives:
         table = pd.concat([table, _without_rows(table, root, log)], ignore_index=True)
     table["image_id"] = unique_ids(
-        [table["ImageID"].tolist(), (table["split"] + "-" + table["ImageID"]).tolist()]
+        [
+            table["ImageID"].tolist(),
+            (table["split"] + "-" + table["ImageID"]).tolist(),
+            (table["split"] + "-" + table["path"]).tolist(),  # a.jpg and a.png in one folder
+        ]
     )
     return table
 
@@ -163,6 +179,7 @@ def _without_rows(table: pd.DataFrame, root: Path, log: IssueLog) -> pd.DataFram
             continue  # whose they are cannot be told: the check counts them as not listed
         listed, split = set(part["path"]), part["split"].iloc[0]
         paths = [(f"{home!s}/{name}" if home else name) for name in _pictures_in(root / str(home))]
+        require_utf8(paths)
         found += [(Path(path).stem, split, path) for path in paths if path not in listed]
     if found:
         log.add(
@@ -174,9 +191,7 @@ def _without_rows(table: pd.DataFrame, root: Path, log: IssueLog) -> pd.DataFram
 
 
 def _pictures_in(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    return sorted(p.name for p in folder.iterdir() if p.suffix.lower() in IMAGE_SUFFIXES)
+    return [name for name in files_in(folder) if name.lower().endswith(tuple(IMAGE_SUFFIXES))]
 
 
 # --- boxes -------------------------------------------------------------------------------------
@@ -192,7 +207,9 @@ def _boxes(rows: pd.DataFrame, pictures: pd.DataFrame, *, extra: bool) -> pd.Dat
     boxes["area"] = (boxes["x2"] - boxes["x1"]) * (boxes["y2"] - boxes["y1"])
     boxes["annotation_id"] = [str(number) for number in range(1, len(boxes) + 1)]
     boxes["class_name"] = boxes["LabelName"].str.strip()
-    boxes["iscrowd"] = boxes["IsGroupOf"] == "1" if "IsGroupOf" in boxes else False
+    boxes["iscrowd"] = False
+    if "IsGroupOf" in boxes:
+        boxes["iscrowd"] = boxes["IsGroupOf"].str.strip().str.lower().isin(YES)
     boxes["difficult"] = False
     if extra:
         boxes["extra"] = _extra(boxes[[column for column in _MORE if column in boxes]])

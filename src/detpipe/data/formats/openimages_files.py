@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from detpipe.core.errors import DataError
 from detpipe.data.formats.base import IssueLog, relative, sample
 from detpipe.data.formats.csv_files import split_of
 from detpipe.data.formats.csv_text import read_table
+from detpipe.data.formats.walk import visible
 from detpipe.data.remote import resolve
 
 _BOXES = ("*annotations-bbox*.csv", "*detection-bbox*.csv", "labels/detections.csv")
@@ -35,7 +37,7 @@ def find_files(
         names = [given] if isinstance(given, str) else given
         paths = _find(root, _BOXES) if names is None else [resolve(root, name) for name in names]
         files = [(split_of(path, root), path) for path in paths]
-    absent = [str(path) for _, path in files if not path.is_file()]
+    absent = [str(path) for _, path in files if not os.path.lexists(path)]
     if absent:
         raise DataError(f"no such annotation file: {', '.join(absent)}")
     if not files:
@@ -55,7 +57,7 @@ def _find(root: Path, patterns: Iterable[str]) -> list[Path]:
             path
             for pattern in patterns
             for level in ("", "*/", "*/*/")
-            for path in sorted(root.glob(level + pattern))
+            for path in visible(root, level + pattern)
         )
     )
 
@@ -72,13 +74,15 @@ def folders(root: Path, csv: Path, split: str, given: str | None) -> list[Path]:
     if given is not None:
         bases = [resolve(root, given)]
     # FiftyOne: <split>/labels/detections.csv and <split>/data/<ImageID>.jpg
-    home = [] if given is not None else [beside.parent / "data"]
+    home = [beside.parent / "data"] if given is None and beside.name == "labels" else []
     split_bases = [base / split for base in bases] if split else []
     inside = [base / name for base in split_bases for name in ("data", "images")]
     return [*split_bases, *inside, *home, *bases]
 
 
-def class_names(root: Path, given: str | None, log: IssueLog) -> tuple[dict[str, str], bool]:
+def class_names(
+    root: Path, given: str | None, log: IssueLog, *, encoding: str
+) -> tuple[dict[str, str], bool]:
     """MID → name in the file's order, and whether all of them are classes of the boxes.
 
     Raises:
@@ -98,9 +102,9 @@ def class_names(root: Path, given: str | None, log: IssueLog) -> tuple[dict[str,
         return {}, True
     names: dict[str, str] = {}
     for path in found:  # FiftyOne has one beside each split
-        if not path.is_file():
+        if not os.path.lexists(path):
             raise DataError(f"no such file of class names: {path}")
-        table = read_table(path, header=False)
+        table = read_table(path, header=False, encoding=encoding)
         if len(table.columns) != 2:
             raise DataError(f"{path} must have two columns: the label (/m/01g317) and its name")
         for label, name in table.itertuples(index=False, name=None):

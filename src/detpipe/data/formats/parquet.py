@@ -44,7 +44,7 @@ def _table(path: Path, table: Table) -> pd.DataFrame:
         raise DataError(f"there is no {path}; a data set in detpipe's own form is {names}")
     try:
         return table.make(pd.read_parquet(path))
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, OSError) as error:  # OSError: damaged pages
         raise DataError(f"{path} cannot be read as Parquet: {error}") from error
     except TableError as error:
         raise DataError(f"{path}: {error}") from error

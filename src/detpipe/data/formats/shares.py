@@ -11,6 +11,8 @@ import numpy.typing as npt
 from detpipe.core.errors import DataError
 from detpipe.data.image import upright_size
 
+YES = ("1", "1.0", "true", "yes")
+"""What a flag that is set looks like in text, in small letters."""
 Sizes = npt.NDArray[np.int64]
 
 

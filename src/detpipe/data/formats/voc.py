@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,28 +12,16 @@ import pandas as pd
 from detpipe.core.errors import DataError, one_message
 from detpipe.core.tables import BOX_COLUMNS
 from detpipe.data.formats.base import (
-    IMAGE_SUFFIXES,
     Annotations,
     IssueLog,
     existing_folder,
     make_tables,
     relative,
-    sample,
-    split_in_name,
     unique_ids,
 )
-from detpipe.data.formats.locate import ImageFinder
-from detpipe.data.formats.voc_xml import Record, Thing, parse
-
-
-@dataclass
-class _File:
-    """One XML file."""
-
-    path: Path
-    record: Record
-    split: str = ""
-    image: Path | None = field(default=None)
+from detpipe.data.formats.voc_files import File, find_images, lists, with_lists, xml_files
+from detpipe.data.formats.voc_xml import Thing, parse
+from detpipe.data.formats.walk import why
 
 
 def read(
@@ -55,9 +41,11 @@ def read(
         root: the data set's folder, or one that holds it one or two levels below (``VOCdevkit``).
         annotations: folder of the XML files. Where it is missing, ``{train,valid,test}`` folders
             with XML beside the images are read, and the split is the folder's name.
-        images: folder of the images. They may lie beside their XML, too.
-        splits: folder of the lists ``train.txt``, ``val.txt``, ``test.txt``. With lists, XML files
-            in none of them are left out; without lists every split is ''. ``trainval`` counts only
+        images: folder of the images, or of sub-folders like those of ``annotations``. They may lie
+            in ``images`` or beside their XML, too.
+        splits: folder of the lists ``train.txt``, ``val.txt`` (``valid.txt``, …), ``test.txt``.
+            With lists, XML files in none of them are left out; without, the split is the
+            sub-folder ``train``, ``val``, … of ``annotations``, or ''. ``trainval`` counts only
             where ``train`` and ``val`` are missing: it is their union.
         one_based: whether pixel 1 is the first, as in the original VOC. Then 1 is taken off x1 and
             y1, and x2, y2, inclusive there, become exclusive as they stand.
@@ -67,8 +55,9 @@ def read(
             is kept in ``boxes.extra``.
 
     An object without ``<bndbox>`` gets the upright box around its ``<robndbox>`` (roLabelImg) or
-    ``<polygon>``. Images are found by file name, else by name without ending. Image ids are the
-    names of the XML files without ending. Classes are in alphabetical order, since VOC lists none.
+    ``<polygon>``. Images are found by ``<filename>``, unless that is another picture than the one
+    beside it which is named like the XML, else by name without ending. Image ids are the names of
+    the XML files without ending. Classes are in alphabetical order, since VOC lists none.
 
     Raises:
         DataError: no such folder, no XML file, malformed XML. What is wrong with single records
@@ -78,11 +67,10 @@ def read(
         raise DataError(f"option 'suffix' must begin with a dot, such as .txt, not '{suffix}'")
     root = existing_folder(root)
     log = IssueLog()
-    base, found = _xml_files(root, annotations, suffix, log)
+    base, found = xml_files(root, annotations, suffix, log)
     files = _parse_all(found, encoding, extra=extra)
-    stems = {file.path.stem for file in files}
-    files = _with_lists(files, _lists(base / splits, stems), base / splits, root, log)
-    _find_images(files, base / images, base, root, log)
+    files = with_lists(files, lists(base / splits), base / splits, root, log)
+    find_images(files, base / images, base, root, log)
     files = [file for file in files if file.image is not None]
     names = [file.path.stem for file in files]
     ids = unique_ids([names, [relative(file.path.with_suffix(""), root) for file in files]])
@@ -102,7 +90,11 @@ def read(
         dtype="str",
     )
     _say_what_they_are(things, log)
-    return make_tables(image_rows, boxes, None, log)
+    odd = np.array([thing.odd for thing in things], object)
+    boxes["file"] = np.repeat(np.array([relative(f.path, root) for f in files], object), counts)
+    boxes["value"] = pd.Series(odd, dtype="str")
+    _say_what_is_odd(boxes[odd != ""], log)
+    return make_tables(image_rows, boxes[odd == ""], None, log)
 
 
 def _boxes(things: Sequence[Thing], base: float, *, extra: bool) -> pd.DataFrame:
@@ -132,157 +124,31 @@ def _say_what_they_are(things: Sequence[Thing], log: IssueLog) -> None:
             log.add("info", rule, value=f"{count} of {len(things)} objects", action=action)
 
 
-# --- files -------------------------------------------------------------------------------------
-
-
-def _xml_files(
-    root: Path, annotations: str, suffix: str, log: IssueLog
-) -> tuple[Path, list[tuple[Path, str]]]:
-    """The folder that the other names are relative to, and (XML file, split) of every image."""
-    bases = [path for path in [root, *sorted(root.glob("*")), *sorted(root.glob("*/*"))]
-             if (path / annotations).is_dir()]  # fmt: skip
-    if bases and bases[0] == root:
-        bases = [root]
-    if len(bases) > 1:
-        raise DataError(
-            f"{root} holds several VOC data sets: {sample(relative(b, root) for b in bases)}; "
-            f"set the path to one of them"
-        )
-    if bases:
-        base, folders = bases[0], [(bases[0] / annotations, "")]
-    else:
-        inside = [p for p in sorted(root.glob("*")) if p.is_dir() and split_in_name(p.name)]
-        base, folders = root, [(folder, split_in_name(folder.name)) for folder in inside]
-    there = [(path, split) for folder, split in folders for path in sorted(folder.rglob("*"))]
-    files = [(path, split) for path, split in there if path.suffix.lower() == suffix.lower()]
-    others = [relative(path, root) for path, _ in there if _is_other(path, suffix)]
-    if others:
-        log.add(
-            "warning", "xml_other_ending", value=f"{len(others)} file(s): {sample(others)}",
-            action=f"VOC annotations that do not end in {suffix} are not read: the reader's option "
-            f"'suffix' names another ending",
-        )  # fmt: skip
-    if not files:
-        raise DataError(
-            f"no VOC annotations in {root}: there is no '*{suffix}' in a folder '{annotations}' in "
-            f"it or up to two levels below, nor in a train, val or test folder. Name the folder "
-            f"with the reader's option 'annotations'"
-            + (f"; {sample(others)} can be read with the option 'suffix'" if others else "")
-        )
-    return base, files
-
-
-def _is_other(path: Path, suffix: str) -> bool:
-    """Whether this is VOC's XML under another ending."""
-    ending = path.suffix.lower()
-    if ending == suffix.lower() or ending in IMAGE_SUFFIXES or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return re.search(rb"<annotation[\s>]", file.read(500)) is not None
-
-
-def _lists(folder: Path, stems: Collection[str]) -> dict[str, list[str]]:
-    """Split → the names in its list; lists of single classes (``cat_train.txt``) are not read."""
-    names = ("train", "val", "test", "trainval")
-    found = {name: folder / f"{name}.txt" for name in names if (folder / f"{name}.txt").is_file()}
-    if "train" in found or "val" in found:
-        found.pop("trainval", None)
-    return {
-        split: [_listed(line, stems) for line in path.read_text("utf-8-sig").splitlines()
-                if line.strip()]
-        for split, path in found.items()
-    }  # fmt: skip
-
-
-def _listed(line: str, stems: Collection[str]) -> str:
-    """The name that a line of a list gives, without the 1, 0 or -1 of VOC's lists of classes."""
-    name = line.strip()
-    return name if name in stems else re.sub(r"\s+-?[01]$", "", name)
-
-
-def _with_lists(
-    files: list[_File], lists: Mapping[str, Sequence[str]], folder: Path, root: Path,
-    log: IssueLog,
-) -> list[_File]:  # fmt: skip
-    """The files that are in a list, with their split."""
-    if not lists:
-        return files
-    splits: dict[str, str] = {}
-    for split, names in lists.items():
-        for name in names:
-            if splits.setdefault(name, split) != split:
-                log.add(
-                    "error", "image_in_two_splits", file=relative(folder / f"{split}.txt", root),
-                    image_id=name, value=f"also in {splits[name]}.txt",
-                    action="take it out of one of the lists",
-                )  # fmt: skip
-    known = {file.path.stem: file for file in files}
-    for name, split in splits.items():
-        if name in known:
-            known[name].split = split
-        else:
-            log.add(
-                "error", "no_annotation_file", file=relative(folder / f"{split}.txt", root),
-                image_id=name, action="write its XML, or take it out of the list",
-            )  # fmt: skip
-    left_out = [file.path.name for file in files if file.path.stem not in splits]
-    if left_out:
-        log.add(
-            "info", "not_in_a_list", file=relative(folder, root),
-            value=f"{len(left_out)} XML file(s): {sample(left_out)}", action="left out",
-        )  # fmt: skip
-    return [file for file in files if file.path.stem in splits]
-
-
-def _find_images(
-    files: Sequence[_File], images: Path, base: Path, root: Path, log: IssueLog
-) -> None:
-    """Sets ``file.image``; where it is missing, to the place where it was expected."""
-    finders: dict[Path, ImageFinder] = {}
-    by_stem, nowhere = [], []
-    for file in files:
-        beside = file.path.parent
-        if beside not in finders:
-            finders[beside] = ImageFinder([images, beside, base / "images", base])
-        match = finders[beside].find(file.record.filename or file.path.stem)
-        if match.how == "missing":  # the file may have been renamed together with its XML
-            match = finders[beside].find(file.path.stem)
-        source = relative(file.path, root)
-        if match.how == "ambiguous":
-            log.add(
-                "error", "ambiguous_image", file=source, image_id=file.path.stem,
-                value=sample(relative(path, root) for path in match.candidates),
-                action="write the full file name into <filename>, or remove one of them",
-            )  # fmt: skip
-        elif match.path is None:
-            nowhere.append(file)
-            file.image = images / (file.record.filename or f"{file.path.stem}.jpg")
-        else:
-            file.image = match.path
-        if match.path and match.how != "exact" and match.path.name != file.record.filename:
-            by_stem.append(f"'{file.record.filename}' -> {match.path.name}")
-    if by_stem:
-        log.add(
-            "info", "image_ending", value=f"{len(by_stem)} image(s), first {by_stem[0]}",
-            action="matched by name without ending",
-        )  # fmt: skip
-    if files and len(nowhere) == len(files):
-        raise DataError(
-            f"none of the {len(files)} images was found, first '{nowhere[0].record.filename}' of "
-            f"{nowhere[0].path}. Looked in {images}, beside the XML, in {base / 'images'} and "
-            f"{base}; name their folder with the reader's option 'images'"
-        )
+def _say_what_is_odd(rows: pd.DataFrame, log: IssueLog) -> None:
+    """``rows`` are boxes without four numbers, with ``file`` and ``value``, what is written."""
+    commas = rows["value"].str.contains(r"=-?\d+,\d+(?: |$)")
+    columns = ["file", "image_id", "annotation_id", "value"]
+    log.add_rows(
+        "error", "decimal_comma", rows[commas][columns],
+        action="write numbers with a decimal point",
+    )  # fmt: skip
+    log.add_rows(
+        "warning", "box_not_a_number", rows[np.logical_not(commas)][columns],
+        action="dropped: a box has four numbers",
+    )  # fmt: skip
 
 
 def _parse_all(
-    found: Sequence[tuple[Path, str]], encoding: str | None, *, extra: bool
-) -> list[_File]:
+    found: Sequence[tuple[Path, Path, str]], encoding: str | None, *, extra: bool
+) -> list[File]:
     files, mistakes = [], []
-    for path, split in found:
+    for path, folder, split in found:
         try:
-            files.append(_File(path, parse(path, encoding, extra=extra), split))
+            files.append(File(path, folder, parse(path, encoding, extra=extra), split))
         except ValueError as error:
             mistakes.append(f"{path}: {error}")
+        except OSError as error:
+            mistakes.append(f"{path}: {why(path, error)}")
     if mistakes:
         shown = mistakes[:20] + ([f"and {len(mistakes) - 20} more"] if len(mistakes) > 20 else [])
         raise DataError(one_message("these XML files cannot be read:", shown))

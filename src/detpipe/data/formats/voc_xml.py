@@ -30,6 +30,7 @@ class Thing:
         rotated: whether the object is turned, so that the box may not enclose it.
         polygon: whether it has an outline.
         extra: the other things that the XML says of it.
+        odd: what is written for the box if that is not four numbers, else ''.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Thing:
     rotated: bool
     polygon: bool
     extra: dict[str, Any]
+    odd: str = ""
 
 
 @dataclass(slots=True)
@@ -75,8 +77,15 @@ def parse(path: Path, encoding: str | None = None, *, extra: bool = False) -> Re
         filename=_text(tree, "filename"),
         width=_whole(size, "width"),
         height=_whole(size, "height"),
-        things=[_thing(element, extra=extra) for element in tree.iterfind("object")],
+        things=_things(tree, extra=extra),
     )
+
+
+def _things(tree: ElementTree.Element, *, extra: bool) -> list[Thing]:
+    try:
+        return [_thing(element, extra=extra) for element in tree.iterfind("object")]
+    except RecursionError as error:
+        raise ValueError("an <object> is nested too deeply") from error
 
 
 def _tree(data: bytes, encoding: str | None) -> ElementTree.Element:
@@ -88,18 +97,26 @@ def _tree(data: bytes, encoding: str | None) -> ElementTree.Element:
         try:
             data.decode("utf-8")
         except UnicodeDecodeError:
-            if encoding is None and b"encoding=" not in data[:100]:
+            declared = _declared(data)
+            if encoding is None and declared.lower() in ("", "utf-8", "utf8"):
                 raise ValueError(
-                    "it is not UTF-8 and declares no encoding: name it with the reader's option "
-                    "'encoding', such as cp1252 or gb18030"
+                    f"it is not UTF-8 {'as' if declared else 'and'} it declares"
+                    f"{'' if declared else ' no encoding'}: name its encoding with the reader's "
+                    f"option 'encoding', such as cp1252 or gb18030"
                 ) from error
         raise ValueError(str(error)) from error
     except (ValueError, LookupError) as error:
         # Expat knows no encodings of several bytes a letter; Python does.
-        declared = re.match(rb"""\s*<\?xml[^>]*encoding=["']([\w.-]+)["']""", data)
-        if encoding is None and declared and _known(declared[1].decode()):
-            return _tree(data, declared[1].decode())
+        declared = _declared(data)
+        if encoding is None and declared and _known(declared):
+            return _tree(data, declared)
         raise ValueError(str(error)) from error
+
+
+def _declared(data: bytes) -> str:
+    """The encoding that the XML says it has, or ''."""
+    found = re.match(rb"""\s*<\?xml[^>]*encoding=["']([\w.-]+)["']""", data)
+    return found[1].decode() if found else ""
 
 
 def _undeclared(text: str) -> str:
@@ -133,7 +150,15 @@ def _thing(element: ElementTree.Element, *, extra: bool) -> Thing:
         rotated=shape == "robndbox" or _is_turned(element),
         polygon=polygon is not None,
         extra={k: v for k, v in _content(element).items() if k not in _KNOWN} if extra else {},
+        odd="" if all(map(math.isfinite, corners)) else _written(element, shape),
     )
+
+
+def _written(element: ElementTree.Element, shape: str) -> str:
+    box = element.find(shape)
+    leaves = [] if box is None else [leaf for leaf in box.iter() if leaf is not box]
+    texts = [f"{leaf.tag}={(leaf.text or '').strip()}" for leaf in leaves if not len(leaf)]
+    return " ".join([element.findtext("name") or "", *(texts or ["without a box"])]).strip()[:200]
 
 
 def _enclosing(box: ElementTree.Element) -> Corners:

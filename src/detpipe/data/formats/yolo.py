@@ -19,7 +19,8 @@ from detpipe.data.formats.base import (
 )
 from detpipe.data.formats.locate import ImageFinder, locate_images
 from detpipe.data.formats.shares import picture_sizes
-from detpipe.data.formats.yolo_config import Config, lines, load, place
+from detpipe.data.formats.walk import exists, files_below, read_lines, require_utf8
+from detpipe.data.formats.yolo_config import Config, load, place
 from detpipe.data.formats.yolo_labels import Labels
 
 
@@ -58,6 +59,7 @@ def read(root: Path, *, data: str | None = None, extra: bool = False) -> Annotat
     ]
     if not files:
         raise DataError(f"{config.path} names no folder or list that holds an image")
+    require_utf8(path for _, path in files)
     images = pd.DataFrame(files, columns=["split", "path"])
     places = [str(Path(path).with_suffix("")) for path in images["path"]]
     ids = [
@@ -99,17 +101,28 @@ def _split_images(
 
 
 def _folder(folder: Path, root: Path) -> list[str]:
+    """The pictures below a folder, also those that are links to nothing: the check names them."""
+    place = relative(folder, root)
+    start = "" if place == "." else f"{place.rstrip('/')}/"
     return [
-        relative(path, root)
-        for path in folder.rglob("*")
-        if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
+        start + path for path in files_below(folder) if path.lower().endswith(tuple(IMAGE_SUFFIXES))
     ]
 
 
 def _listed(file: Path, config: Config, root: Path, log: IssueLog) -> list[str]:
     """The images that a text file lists, one a line."""
+    if file.suffix.lower() in IMAGE_SUFFIXES:
+        raise DataError(
+            f"{config.path} names the picture {relative(file, root)}: name a folder of pictures, "
+            f"or a text file with one path a line"
+        )
     bases = [file.parent, config.path.parent / config.base, config.path.parent, root]
-    finder = ImageFinder([*bases, *(base / "images" for base in bases)])
+    finder = ImageFinder(
+        place for base in bases for place in (base, base / "images") if exists(place)
+    )
     source = relative(file, root)
-    found = locate_images(lines(file), finder, source=source, root=root, log=log)
+    found = locate_images(
+        read_lines(file), finder, source=source, root=root, log=log,
+        way_out=f"Correct the paths in {source}, or 'path' in {config.path.name}",
+    )  # fmt: skip
     return [path for path in found if path is not None]

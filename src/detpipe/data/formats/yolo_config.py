@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,12 @@ from typing import Any
 
 from detpipe.core.errors import DataError
 from detpipe.data.formats.base import IssueLog, clean_name, relative, sample
+from detpipe.data.formats.walk import exists, read_bytes, read_lines, visible
 from detpipe.data.remote import resolve
 
 _SPLITS = ("train", "val", "valid", "validation", "test")
 _YAMLS = ("data.yaml", "data.yml", "dataset.yaml", "dataset.yml")
+_KEYS = frozenset(("names", "nc", "path", "kpt_shape", *_SPLITS))
 Keypoints = tuple[int, int]
 """How many keypoints an object has, and 2 (x y) or 3 (x y visibility) numbers for each."""
 
@@ -44,8 +47,8 @@ def load(root: Path, data: str | None, log: IssueLog) -> Config:
         DataError: there is none, or several; it lacks what is needed or is not valid.
     """
     path = _find(root) if data is None else resolve(root, data)
-    if path is None or not path.is_file():
-        near = sorted(relative(p, root) for p in [*root.glob("*.y*ml"), *root.glob("*/*.y*ml")])
+    if path is None or not os.path.lexists(path):
+        near = sorted(relative(p, root) for p in visible(root, "*.y*ml", "*/*.y*ml"))
         what = path or f"data.yaml, obj.data or classes.txt in {root}"
         raise DataError(
             f"there is no {what} (YAML files there: {', '.join(near) or 'none'}); name it with the "
@@ -55,16 +58,18 @@ def load(root: Path, data: str | None, log: IssueLog) -> Config:
         return _darknet(path, log)
     if path.suffix == ".txt":
         images = "images" if (path.parent / "images").is_dir() else "."
-        return Config(path, _numbered(lines(path), path), "", [("", [images])])
+        return Config(
+            path, _numbered(list(enumerate(read_lines(path))), path), "", [("", [images])]
+        )
     return _yaml(path, log)
 
 
 def _find(root: Path) -> Path | None:
     for name in _YAMLS:
-        if (root / name).is_file():
+        if os.path.lexists(root / name):  # also a link to nothing, so that this is said
             return root / name
-    yamls = [path for path in sorted(root.glob("*.y*ml")) if _looks_right(path)]
-    found = yamls or sorted(root.glob("*.data")) or list(root.glob("classes.txt"))
+    yamls = [path for path in visible(root, "*.y*ml") if _looks_right(path)]
+    found = yamls or visible(root, "*.data") or visible(root, "classes.txt")
     if len(found) > 1:
         raise DataError(
             f"{root} has several files that describe YOLO data: "
@@ -90,44 +95,71 @@ def _yaml(path: Path, log: IssueLog) -> Config:
     for split in _SPLITS:
         value = content.get(split)
         if value:
-            entries.append(
-                (split, [str(v) for v in (value if isinstance(value, list) else [value])])
-            )
+            wanted = [value] if isinstance(value, str) else value
+            if not (isinstance(wanted, list) and all(isinstance(v, str) for v in wanted)):
+                raise DataError(f"{path}: '{split}' must be a path, or a list of paths")
+            entries.append((split, wanted))
     if not entries:
         raise DataError(f"{path} names no images: it needs train:, val: or test:")
-    names = _names(content, path, log)
-    return Config(path, names, str(content.get("path") or ""), entries, _keypoints(content, path))
+    base = content.get("path") or ""
+    if not isinstance(base, str):
+        raise DataError(f"{path}: 'path' must be one path")
+    return Config(path, _names(content, path, log), base, entries, _keypoints(content, path))
 
 
 def _parsed(path: Path) -> dict[str, Any]:
+    """What the keys that count here hold, as text: a class may be called NO, null or 1.0.
+
+    A mapping is a list of pairs, since a key may be there twice; what is null is left out.
+    """
     import yaml
 
     try:
-        text = path.read_text("utf-8-sig")
-        content = yaml.safe_load(text)
-        # Once more without YAML's kinds: a class may be called NO, null or 1.0.
-        words = yaml.load(text, Loader=yaml.BaseLoader)  # noqa: S506 - knows text only
+        loader = yaml.SafeLoader(read_bytes(path).decode("utf-8-sig"))
+        node = loader.get_single_node()
+        if not isinstance(node, yaml.MappingNode):
+            raise DataError(f"{path} must hold keys and values (names:, train:, val:)")
+        loader.flatten_mapping(node)  # '<<': what other mappings hold
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not valid YAML in UTF-8: {error}") from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} must hold keys and values (names:, train:, val:)")
-    if content.get("names") is not None:
-        content["names"] = words["names"]
-    return content
+    except RecursionError as error:
+        raise DataError(f"{path} is nested too deeply") from error
+    return {
+        key.value: _plain(value, yaml)
+        for key, value in node.value
+        if str(key.value) in _KEYS and value.tag != "tag:yaml.org,2002:null"
+    }
+
+
+def _plain(node: Any, yaml: Any) -> Any:
+    """Text, a list of texts, or the pairs of a mapping; None for what is nested further."""
+
+    def text(node: Any) -> str | None:
+        return node.value if isinstance(node, yaml.ScalarNode) else None
+
+    if isinstance(node, yaml.SequenceNode):
+        return [text(value) for value in node.value]
+    if isinstance(node, yaml.MappingNode):
+        return _Pairs((text(key), text(value)) for key, value in node.value)
+    return text(node)
+
+
+class _Pairs(list[tuple[Any, Any]]):
+    """A mapping as it is written."""
 
 
 def _names(content: Mapping[str, Any], path: Path, log: IssueLog) -> dict[int, str]:
     names, count = content.get("names"), content.get("nc")
-    if count is not None and not str(count).isdigit():
+    if count is not None and not (str(count).isdecimal() and len(count) < 8):
         raise DataError(f"{path}: 'nc' must be the number of classes, not '{count}'")
     if names is None and count is None:
         raise DataError(f"{path} lacks 'names': a list, or a mapping of numbers to class names")
     if names is None:
         names = [str(number) for number in range(int(count or 0))]
         log.add("warning", "no_class_names", file=path.name, action="numbers serve as names")
-    if not isinstance(names, (dict, list)):
+    if not isinstance(names, list):
         raise DataError(f"{path}: 'names' must be a list or a mapping, not '{names}'")
-    found = _numbered(names, path)
+    found = _numbered(names if isinstance(names, _Pairs) else list(enumerate(names)), path)
     if count is not None and int(count) != len(found):
         log.add(
             "warning", "class_count", file=path.name, value=f"nc: {count}, names: {len(found)}",
@@ -136,13 +168,23 @@ def _names(content: Mapping[str, Any], path: Path, log: IssueLog) -> dict[int, s
     return found
 
 
-def _numbered(names: Mapping[Any, Any] | Sequence[Any], path: Path) -> dict[int, str]:
+def _numbered(pairs: Sequence[tuple[Any, Any]], path: Path) -> dict[int, str]:
     """Number → name, in order of the numbers."""
-    pairs = names.items() if isinstance(names, Mapping) else enumerate(names)
     try:
-        found = {int(number): str(name) for number, name in sorted(pairs, key=lambda p: int(p[0]))}
+        numbers = [int(number) for number, _ in pairs]
     except (TypeError, ValueError) as error:
         raise DataError(f"{path}: 'names' must map whole numbers to class names") from error
+    names = [name for _, name in pairs]
+    odd = [str(n) for n, name in zip(numbers, names, strict=True) if not isinstance(name, str)]
+    if odd:
+        raise DataError(
+            f"{path}: a class name must be one text; 'names' has a list or a mapping at "
+            f"{sample(odd)}: write a line '<number>: <name>' for each"
+        )
+    twice = [str(number) for number, times in Counter(numbers).items() if times > 1]
+    if twice:
+        raise DataError(f"{path}: these class numbers are there twice: {sample(twice)}")
+    found = dict(sorted(zip(numbers, names, strict=True)))
     nameless = [str(number) for number, name in found.items() if not clean_name(name)]
     if nameless:
         raise DataError(f"{path}: these class numbers have no name: {', '.join(nameless)}")
@@ -156,20 +198,20 @@ def _keypoints(content: Mapping[str, Any], path: Path) -> Keypoints | None:
     shape = content.get("kpt_shape")
     if shape is None:
         return None
-    if not (isinstance(shape, list) and len(shape) == 2 and shape[1] in (2, 3) and shape[0] in
-            range(1, 10_000)):  # fmt: skip
+    whole = [int(v) if str(v).isdecimal() else 0 for v in shape] if isinstance(shape, list) else []
+    if not (len(whole) == 2 and whole[1] in (2, 3) and whole[0] in range(1, 10_000)):
         raise DataError(
             f"{path}: 'kpt_shape' must be the number of keypoints and 2 or 3, the numbers for "
             f"each, such as (17, 3); it is {shape}"
         )
-    return int(shape[0]), int(shape[1])
+    return whole[0], whole[1]
 
 
 # --- Darknet -----------------------------------------------------------------------------------
 
 
 def _darknet(path: Path, log: IssueLog) -> Config:
-    pairs = [line.split("=", 1) for line in lines(path) if "=" in line]
+    pairs = [line.split("=", 1) for line in read_lines(path) if "=" in line]
     content = {key.strip(): value.strip() for key, value in pairs}
     entries = [(split, [content[split]]) for split in _SPLITS if content.get(split)]
     if not entries:
@@ -182,21 +224,8 @@ def _darknet(path: Path, log: IssueLog) -> Config:
             f"{path}: 'names = {content['names']}' was not found; tried "
             f"{', '.join(map(str, tried))}"
         )
-    known = _names({"names": lines(names), "nc": content.get("classes")}, path, log)
+    known = _names({"names": read_lines(names), "nc": content.get("classes")}, path, log)
     return Config(path, known, "", entries)
-
-
-def lines(path: Path) -> list[str]:
-    """The lines that are not empty.
-
-    Raises:
-        DataError: the file is not in UTF-8.
-    """
-    try:
-        lines = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not written in UTF-8: {error}") from error
-    return [line for line in lines if line]
 
 
 # --- places ------------------------------------------------------------------------------------
@@ -211,4 +240,9 @@ def place(entry: str, base: str, folder: Path) -> tuple[Path | None, list[Path]]
     # "train: train" may mean train/images; a plain folder of images comes first.
     candidates += [folder.joinpath(*parts, "images"), folder.joinpath("images", *parts)]
     tried = list(dict.fromkeys(candidates))
-    return next((place for place in tried if place.exists()), None), tried
+    own = folder.joinpath(*parts)
+    if parts and written.parts[0] == ".." and exists(own):
+        # Roboflow writes ../train/images for train/images beside the file; what the path leads to
+        # may be another set's.
+        return own, tried
+    return next((place for place in tried if exists(place)), None), tried

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from detpipe.core.errors import DataError
 from detpipe.core.tables import BOX_COLUMNS
 from detpipe.data.formats.base import IMAGE_SUFFIXES, IssueLog, sample
 from detpipe.data.formats.shares import in_pixels
+from detpipe.data.formats.walk import files_in, read_bytes
 from detpipe.data.formats.yolo_config import Keypoints
 from detpipe.data.formats.yolo_lines import Parsed, extra_of, parse
 
@@ -44,6 +47,7 @@ class Labels:
         self.polygons = self.poses = self.beyond = 0
         self.wide: list[str] = []
         self._listings: dict[str, frozenset[str]] = {}
+        self._loose: dict[str, dict[str, str]] = {}
         self._folders: dict[str, list[str]] = {}
 
     def read(self, images: pd.DataFrame) -> pd.DataFrame:
@@ -122,7 +126,14 @@ class Labels:
     # --- files ---------------------------------------------------------------------------------
 
     def _lines(self, file: str) -> list[str]:
-        data = (self.root / file).read_bytes()
+        try:
+            data = read_bytes(self.root / file)
+        except DataError as error:
+            self.log.add(
+                "error", "malformed_line", file=file, value=error,
+                action="make the file readable, or take it away: then the image has no objects",
+            )  # fmt: skip
+            return []
         try:
             if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
                 self.wide.append(file)
@@ -142,16 +153,22 @@ class Labels:
         if home not in self._folders:
             self._folders[home] = label_folders(home)
         for folder in self._folders[home]:
-            if name in self._listing(folder):
-                return f"{folder}/{name}" if folder else name
+            there = name if name in self._listing(folder) else self._alike(folder).get(_key(name))
+            if there:
+                return f"{folder}/{there}" if folder else there
         return None
 
     def _listing(self, folder: str) -> frozenset[str]:
         if folder not in self._listings:
-            place = self.root / folder
-            names = frozenset(p.name for p in place.iterdir()) if place.is_dir() else frozenset()
-            self._listings[folder] = names
+            self._listings[folder] = frozenset(files_in(self.root / folder))
         return self._listings[folder]
+
+    def _alike(self, folder: str) -> dict[str, str]:
+        """Text files by their name in NFC, with a small ending: macOS and Windows write others."""
+        if folder not in self._loose:
+            texts = [name for name in self._listing(folder) if _is_text(name)]
+            self._loose[folder] = {_key(name): name for name in sorted(texts)}
+        return self._loose[folder]
 
     # --- findings ------------------------------------------------------------------------------
 
@@ -203,15 +220,15 @@ class Labels:
         used = set(files)
         for folder, around in sorted(homes.items()):
             pictures = {
-                _stem(name) for home in around for name in self._listing(home)
+                _key(_stem(name)) for home in around for name in self._listing(home)
                 if name.lower().endswith(tuple(IMAGE_SUFFIXES))
             }  # fmt: skip
             strays = [
                 name
                 for name in sorted(self._listing(folder))
-                if name.endswith(".txt")
+                if _is_text(name)
                 and f"{folder}/{name}".removeprefix("/") not in used
-                and _stem(name) not in pictures
+                and _key(_stem(name)) not in pictures
                 and self._holds_labels(folder, name, alone=folder not in around)
             ]
             if strays:
@@ -223,7 +240,11 @@ class Labels:
 
     def _holds_labels(self, folder: str, name: str, *, alone: bool) -> bool:
         """Not ``classes.txt``, ``README.txt``, ``autosplit_train.txt`` …; empty counts if alone."""
-        text = (self.root / folder / name).read_bytes()[:1000].decode("utf-8", "replace").strip()
+        try:
+            data = read_bytes(self.root / folder / name)
+        except DataError:
+            return True
+        text = data[:1000].decode("utf-8", "replace").strip()
         if not text:
             return alone
         words = text.splitlines()[0].split()
@@ -241,3 +262,14 @@ def label_folders(folder: str) -> list[str]:
 
 def _stem(name: str) -> str:
     return name.rpartition(".")[0] or name
+
+
+def _is_text(name: str) -> bool:
+    return name.lower().endswith(".txt")
+
+
+def _key(name: str) -> str:
+    """Names of one key are one name: in Unicode form NFC, the ending in small letters."""
+    if not name.isascii():
+        name = unicodedata.normalize("NFC", name)
+    return f"{name[:-4]}.txt" if _is_text(name) else name

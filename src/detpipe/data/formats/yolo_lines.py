@@ -78,8 +78,8 @@ def _read(words: Sequence[str], at: int, keypoints: Keypoints | None, parsed: Pa
             f"each of {keypoints[0]} keypoints"
         )
     elif len(rest) >= 6 and len(rest) % 2 == 0:
-        xs, ys = rest[0::2], rest[1::2]
-        parsed.corners[at] = min(xs), min(ys), max(xs), max(ys)
+        points = np.array(rest).reshape(-1, 2)  # numpy's min and max pass a NaN on
+        parsed.corners[at] = [*points.min(axis=0), *points.max(axis=0)]
         parsed.polygons[at] = rest
     elif len(rest) == 5:
         raise ValueError(
