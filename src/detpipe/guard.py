@@ -35,6 +35,13 @@ SECTIONS = (
 """The top-level sections of the parameters."""
 PATHS = ("raw", "pictures", "detections_file", "converted")
 """What ``--params`` may set beside them: paths that the catalog asks for."""
+TABLES = (
+    "images_read", "boxes_read", "classes_read", "issues_read", "signature_read", "images_checked",
+    "boxes", "images", "classes", "store", "data_signature",
+)  # fmt: skip
+"""What the data pipeline makes for other pipelines, the signature that vouches for it last."""
+FINDINGS = ("data_page", "data_issues", "data_summary", "self_test")
+"""What it makes for people."""
 _FIELDS = {
     "train": TrainConfig.model_fields,
     "stream": StreamConfig.model_fields,
@@ -49,6 +56,7 @@ class Guard:
         self._lock: IO[str] | None = None
         self._log: logging.Handler | None = None
         self._forks = False
+        self._runtime: Mapping[str, Any] = {}
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -58,7 +66,8 @@ class Guard:
             ConfigError: a section that nothing reads; all of them are named.
         """
         readable_logs()  # Kedro may have configured logging anew since the settings were read
-        runtime = set(context.config_loader.runtime_params or {})
+        self._runtime = dict(context.config_loader.runtime_params or {})
+        runtime = set(self._runtime)
         given = set(context.config_loader["parameters"]) | runtime
         mistakes = []
         for name in sorted(given - {*SECTIONS, *PATHS}):
@@ -78,7 +87,9 @@ class Guard:
         _check_light_sections(context.config_loader["parameters"])
 
     @hook_impl
-    def before_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    def before_pipeline_run(
+        self, run_params: Mapping[str, Any], pipeline: Pipeline, catalog: CatalogProtocol
+    ) -> None:
         """Takes the lock of this recipe's folders, and begins the run's log file.
 
         Raises:
@@ -86,9 +97,14 @@ class Guard:
                 is not of the annotation files any more.
         """
         self._release()
+        _require_given_paths(self._runtime, pipeline, catalog)
         _require_inputs(pipeline, catalog)
         _require_current_tables(pipeline, catalog)
         self._take_lock(catalog)
+        if run_params.get("only_missing_outputs"):
+            _require_files_as_read(pipeline, catalog)
+        else:
+            _clear_data(pipeline, catalog)
         self._log = _log_to_file(pipeline, catalog)
 
     def _take_lock(self, catalog: CatalogProtocol) -> None:
@@ -153,6 +169,51 @@ class Guard:
             self._log = None
 
 
+def _require_given_paths(
+    runtime: Mapping[str, Any], pipeline: Pipeline, catalog: CatalogProtocol
+) -> None:
+    """Refuses a path of ``--params`` that the recipe's own catalog entry takes no notice of.
+
+    Raises:
+        ConfigError: the entry names another path.
+    """
+    for name in sorted({*PATHS} & runtime.keys() & pipeline.inputs()):
+        path = getattr(catalog.get(name), "path", None)
+        if path is not None and path != str(runtime[name]):
+            raise ConfigError(
+                f"--params {name}={runtime[name]} has no effect: the catalog of this environment "
+                f"names '{path}'. Take that entry out, or write its path as "
+                f"${{runtime_params:{name}, {path}}}"
+            )
+
+
+def _clear_data(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """Takes away what is about to be made anew, and what vouches for it.
+
+    A run that breaks off or is refused leaves no mixture of old tables and new ones, and no report
+    on another folder.
+    """
+    makes = {*TABLES, *FINDINGS} & pipeline.all_outputs()
+    if {*TABLES} & makes:
+        makes |= {"store", "data_signature"}
+    for name in makes:
+        file = getattr(catalog.get(name), "_filepath", None)
+        if file is not None:
+            Path(str(file)).unlink(missing_ok=True)
+
+
+def _require_files_as_read(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """Of a run that goes on with what is missing: its tables must be those of today's files.
+
+    Raises:
+        DataError: annotation files were edited since they were read.
+    """
+    if "signature_read" in pipeline.all_outputs() and catalog.exists("signature_read"):
+        from detpipe.data.signature import require_same
+
+        require_same(catalog.load("raw"), catalog.load("signature_read"))
+
+
 def _require_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
     """Looks for what another pipeline has to make first.
 
@@ -192,6 +253,11 @@ def _require_current_tables(pipeline: Pipeline, catalog: CatalogProtocol) -> Non
     """
     if not {"images", "boxes", "store"} & pipeline.inputs():
         return
+    if not catalog.exists("data_signature"):
+        raise DetpipeError(
+            "the data pipeline broke off before its tables were whole, or refused the data set; "
+            "run 'kedro run --pipeline data' (with the same --env and --params) first"
+        )
     from detpipe.data.signature import require_same
 
     require_same(catalog.load("raw"), catalog.load("data_signature"))

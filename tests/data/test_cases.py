@@ -29,6 +29,7 @@ from detpipe.data.check import inspect
 from detpipe.data.check_config import CheckConfig
 from detpipe.data.formats import coco, csv, voc, yolo
 from detpipe.data.formats.base import Annotations
+from detpipe.data.image import load_image
 from detpipe.data.prepare import list_classes
 from detpipe.data.signature import require_same, signature
 from detpipe.data.store import Store, Texts
@@ -241,7 +242,9 @@ def pixels(image: object) -> np.ndarray:
 
 
 def sheet_of(found: Annotations, root: Path) -> np.ndarray:
-    return pixels(gallery(found.images, found.boxes, DETECTIONS.empty(), root, kind="random"))
+    return pixels(
+        gallery(found.images, found.boxes, DETECTIONS.empty(), root, read=load_image, kind="random")
+    )
 
 
 def predicted(folder: Path) -> tuple[pd.DataFrame, Image.Image]:

@@ -31,9 +31,12 @@ READ = [
 def test_a_readers_word_counts_where_configuration_says_nothing():
     """Even where it is graver or milder than the rule; and of rules that only it knows."""
     issues = of_a_reader(*READ)
-    assert as_configured(issues, CheckConfig()).equals(issues)
-    other = CheckConfig(rules={"box_*": "error", "near_*": "ignore"})
-    assert as_configured(issues, other).equals(issues)
+    unmoved = issues.drop(columns="action")
+    for config in (CheckConfig(), CheckConfig(rules={"box_*": "error", "near_*": "ignore"})):
+        assert as_configured(issues, config).drop(columns="action").equals(unmoved)
+    actions = as_configured(issues, CheckConfig()).set_index("rule")["action"]
+    assert actions["no_labels"].iloc[0].endswith(", or set data.check.rules.no_labels: keep")
+    assert actions["own_rule"] == actions["columns"] == "as the reader says"
 
 
 @pytest.mark.parametrize(

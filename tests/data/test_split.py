@@ -12,7 +12,8 @@ from detpipe.core.errors import DataError
 from detpipe.core.tables import IMAGES
 from detpipe.data.config import SplitConfig
 from detpipe.data.formats import voc, yolo
-from detpipe.data.split import _Counts, _stratify, _whole_numbers, split
+from detpipe.data.split import split, undecided
+from detpipe.data.stratify import Counts, _whole_numbers, stratify
 
 
 def make_images(splits) -> pd.DataFrame:
@@ -191,6 +192,8 @@ def test_groups_by_a_pattern_are_never_torn_apart():
 def test_groups_of_the_reader_are_the_same_as_those_of_a_pattern():
     images, boxes = clips()
     by_pattern = split(images, boxes, SplitConfig(by="ratio", group_pattern=r"clip\d+"))
+    named = split(images, boxes, SplitConfig(by="ratio", group_pattern=r"(?P<clip>clip\d+)"))
+    assert named["split"].tolist() == by_pattern["split"].tolist()
     column = images["path"].str.extract(r"(clip\d+)")[0]
     by_column = split(images.assign(group=column), boxes, RATIO)
     assert by_column["split"].tolist() == by_pattern["split"].tolist()
@@ -351,5 +354,51 @@ def test_it_is_iterative_stratification_to_the_last_image(rows, parts, seed):
     has, shares = np.array(rows), np.array(parts) / sum(parts)
     weights = has.max(axis=1)
     unit, klass = np.nonzero(has)
-    counts = _Counts(weights, unit, klass, has[unit, klass])
-    assert _stratify(counts, shares, seed=seed).tolist() == dense(has, weights, shares, seed=seed)
+    counts = Counts(weights, unit, klass, has[unit, klass])
+    assert stratify(counts, shares, seed=seed).tolist() == dense(has, weights, shares, seed=seed)
+
+
+# --- files of equal content --------------------------------------------------------------------
+
+
+def test_files_of_equal_content_stay_together_with_their_groups():
+    images, boxes = some_data(60)
+    images["twin"] = ""
+    images.loc[[3, 17, 44], "twin"] = "3.jpg"
+    images.loc[[5, 6], "twin"] = "5.jpg"
+    for seed in range(10):
+        config = SplitConfig(by="ratio", train=0.4, val=0.3, test=0.3, seed=seed)
+        got = split(images, boxes, config)["split"]
+        assert got[[3, 17, 44]].nunique() == 1
+        assert got[[5, 6]].nunique() == 1
+    # A group and a picture like one of it: all of them on one side.
+    images["group"] = ["a" if n in (17, 20, 30) else "" for n in range(60)]
+    got = split(images, boxes, config)["split"]
+    assert got[[3, 17, 44, 20, 30]].nunique() == 1
+
+
+def test_without_such_files_the_column_changes_nothing():
+    images, boxes = some_data()
+    assert split(images.assign(twin=""), boxes, RATIO)["split"].equals(
+        split(images, boxes, RATIO)["split"]
+    )
+
+
+def test_what_will_be_drawn_anew_is_judged_by_no_split():
+    images = make_images(["train", "valid", "test", "test"])
+    assert undecided(images, SplitConfig())["split"].tolist() == images["split"].tolist()
+    assert undecided(images, RATIO)["split"].tolist() == [""] * 4
+    keep = SplitConfig(by="folds", folds=2, keep=["test"])
+    assert undecided(images, keep)["split"].tolist() == ["", "", "test", "test"]
+    with pytest.raises(DataError, match="no split tset; the data set has 'train', 'valid', 'test'"):
+        undecided(images, SplitConfig(by="ratio", keep=["tset"]))
+
+
+def test_shares_that_groups_make_impossible_and_classes_that_a_split_lacks_are_said(caplog):
+    images = make_images([""] * 40)
+    images["group"] = ["big"] * 30 + [f"{n}" for n in range(10)]
+    boxes = make_boxes(*((str(n), "[/a]" if n < 30 else "b") for n in range(40)))
+    split(images, boxes, SplitConfig(by="ratio", train=0.5, val=0.25, test=0.25))
+    got = 35 / 40  # the rarer class is shared out first: half of it, and then all of the group
+    assert f"train got {got:.0%} of the images, not 50%" in caplog.text
+    assert "split: no box in val of: (/a]" in caplog.text

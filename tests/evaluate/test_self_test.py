@@ -44,12 +44,20 @@ def test_more_objects_than_may_be_found_is_the_reason_and_the_number_is_the_true
     # 100 of 150 found: precision is 1 up to recall 2/3, which is 67 of COCO's 101 recall points.
     assert row(table, "val")["AP"] == pytest.approx(100 * 67 / 101)
     assert (
-        "1 image(s) hold more than evaluate.max_detections = 100 objects of a class, 150 at"
+        "1 image(s) hold more than evaluate.max_detections = 100 objects, 150 at most"
         in (row(table, "val")["reason"])
     )
     assert "50 cannot be found" in caplog.text
     assert "(/dog" not in caplog.text  # no object is nothing to warn about for a single class
     assert row(self_test(*tables(150), CATS, max_detections=150), "val")["AP"] == 100
+
+
+def test_the_limit_is_of_an_image_whatever_its_classes():
+    images, boxes = tables(150)
+    boxes["class_name"] = ["cat", "[/dog]", "cat"] * 50
+    table = self_test(images, boxes, CATS, max_detections=100)
+    assert row(table, "val")["AP"] < 70
+    assert "150 at most: 50 cannot be found" in row(table, "val", "[/dog]")["reason"]
 
 
 def test_crowds_only():

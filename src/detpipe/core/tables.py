@@ -165,11 +165,12 @@ IMAGES = Table(
         ),
     ),
     unique=("image_id",),
-    optional={"group": "str"},
+    optional={"group": "str", "twin": "str"},
 )
 """One row an image, those without boxes too. ``path`` is relative to the data set's root;
 ``width`` and ``height`` are those of the upright image (EXIF applied). ``group`` is the video,
-patient or scene it belongs to, '' for none: a split keeps a group together."""
+patient or scene it belongs to, ``twin`` the first of the files of its content, '' for none: a split
+that is drawn keeps either together."""
 
 BOXES = Table(
     "boxes",

@@ -52,9 +52,9 @@ class CheckConfig(Frozen):
     max_pixels: int = Field(default=400_000_000, gt=0)
     """A picture with more pixels is not decoded: it may be a decompression bomb."""
     rules: dict[str, RuleSetting] = Field(default_factory=dict)
-    """Rule, or pattern (``near_*``) → action, or ``{action: …, severity: …}``, or null to take one
-    back: docs/rules.md lists them. A pattern is of those rules that allow its action; a rule's own
-    name counts before patterns, of these the last."""
+    """Rule, or pattern (``near_*``) → action, or ``{action: …, severity: …}`` (of a rule one of the
+    two is enough), or null to take one back: docs/rules.md lists them. A pattern is of those rules
+    that allow its action; a rule's own name counts before patterns, of these the last."""
 
     @model_validator(mode="wrap")
     @classmethod
@@ -77,7 +77,7 @@ class CheckConfig(Frozen):
         if not isinstance(value, Mapping):
             return value
         given = {key: setting for key, setting in value.items() if setting is not None}
-        return {k: {"action": v} if isinstance(v, str) else v for k, v in given.items()}
+        return {key: _in_full(key, setting) for key, setting in given.items()}
 
     @field_validator("rules")
     @classmethod
@@ -121,6 +121,15 @@ _BY_DECODING = (
     "near_duplicate",
     "near_duplicate_in_two_splits",
 )
+
+
+def _in_full(key: str, setting: object) -> object:
+    """A rule's setting with its action: a word is one, and a severity alone leaves the rule's."""
+    if isinstance(setting, str):
+        return {"action": setting}
+    if isinstance(setting, Mapping) and key in RULE_OF:
+        return {"action": RULE_OF[key].action, **setting}
+    return setting
 
 
 def _flaw(key: str, action: Action) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path, PurePath
 import pandas as pd
 
 from detpipe.data.check_config import CheckConfig
-from detpipe.data.copies import drop_copies
+from detpipe.data.copies import drop_copies, twins
 from detpipe.data.findings import Findings
 from detpipe.data.formats.base import IMAGE_SUFFIXES, IssueLog, sample
 from detpipe.data.formats.walk import is_hidden
@@ -39,6 +39,8 @@ def check_images(
 ) -> tuple[pd.DataFrame, set[str]]:
     """The usable images with their files' sizes, and the ids of those whose listed size differed.
 
+    Where some have no split yet, the column ``twin`` says which files are the same.
+
     Args:
         images: the ``images`` table; a width or height of 0 means that the reader did
             not know it.
@@ -62,7 +64,11 @@ def check_images(
         )  # fmt: skip
     sized = images.assign(width=rows["file_width"], height=rows["file_height"])[usable]
     files = rows.loc[usable, ["path", "split", "file_digest", "file_hash"]]
-    return sized[drop_copies(sized, files, findings)], mismatched
+    stays = drop_copies(sized, files, findings)
+    sized = sized[stays]
+    if (sized["split"] == "").any():  # a split is still to be drawn, and shall not tear them apart
+        sized = sized.assign(twin=twins(files[stays]))
+    return sized, mismatched
 
 
 def _look_at_all(

@@ -89,10 +89,11 @@ def read(path: Path) -> ColumnFile:
                     f"'{path}' was not written by detpipe; give another file, or {_AGAIN}"
                 )
             _, version, length, crc = _START.unpack(start)
-            if version > FORMAT:
+            if version != FORMAT:
+                age = "a newer" if version > FORMAT else "an older"
                 raise DataError(
-                    f"'{path}' was written by a newer detpipe (format {version}, this one reads "
-                    f"up to {FORMAT}); update detpipe, or {_AGAIN}"
+                    f"'{path}' was written by {age} detpipe (format {version}, this one reads "
+                    f"{FORMAT}); {_AGAIN}"
                 )
             header = file.read(min(length, size))
             if len(header) < length or zlib.crc32(header) != crc:

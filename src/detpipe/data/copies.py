@@ -18,6 +18,12 @@ from detpipe.data.header import shown
 
 _TRAIN = ("train", "training", "trainval")
 _LEAK = "kept; results on images that were trained on say little"
+_DONE = {
+    "same_picture": "kept",
+    "near_duplicate": "kept",
+    "near_duplicate_to_divide": "they may come to lie in different splits; frames of one video or "
+    "scene stay together with data.split.group_pattern",
+}
 _WAY_OUT = "take all but one of them out"
 
 
@@ -41,6 +47,22 @@ def drop_copies(images: pd.DataFrame, files: pd.DataFrame, findings: Findings) -
     rows = pd.MultiIndex.from_frame(files[["path", "split"]])
     dropped = pd.MultiIndex.from_frame(files.loc[gone, ["path", "split"]])
     return pd.Series(~rows.isin(dropped), index=images.index)
+
+
+def twins(files: pd.DataFrame) -> pd.Series:
+    """For each row the first path of the files of equal content; '' for none.
+
+    Not of those that only look the same: of a camera that stands still all do.
+
+    Args:
+        files: as for :func:`drop_copies`.
+    """
+    unique = files[files["file_digest"] != b""].drop_duplicates("path")
+    repeated = unique[unique["file_digest"].duplicated(keep=False)]
+    first = repeated.groupby("file_digest")["path"].transform("min")
+    names = dict(zip(repeated["path"], first, strict=True))
+    twin = [names.get(path, "") for path in files["path"]]
+    return pd.Series(twin, index=files.index, dtype="str")
 
 
 def _say_listed_twice(images: pd.DataFrame, findings: Findings) -> None:
@@ -67,7 +89,7 @@ def _drop_same(files: pd.DataFrame, findings: Findings) -> pd.DataFrame:
         by_content["path"].transform("nunique") > 1
     )
     across = copies[several]
-    _say(
+    _say_across(
         "same_picture_in_two_splits", (rows for _, rows in across.groupby("file_digest")), findings
     )
     if findings.config.setting("same_picture_in_two_splits")[0] == "drop":
@@ -83,10 +105,11 @@ def _drop_same(files: pd.DataFrame, findings: Findings) -> pd.DataFrame:
 
 def _drop_near(files: pd.DataFrame, findings: Findings) -> pd.DataFrame:
     """Without files that look nearly the same, as configured."""
-    rules = ("near_duplicate_in_two_splits", "near_duplicate")
-    across_action, within_action = (findings.config.setting(rule)[0] for rule in rules)
+    rules = ("near_duplicate_in_two_splits", "near_duplicate", "near_duplicate_to_divide")
+    actions = [findings.config.setting(rule)[0] for rule in rules]
+    across_action, within_action, _ = actions
     hashed = files[files["file_hash"] != NO_HASH]
-    if hashed.empty or across_action == within_action == "ignore":
+    if hashed.empty or set(actions) == {"ignore"}:
         return files
     # A node is a hash in a split: what is near is decided by the hash alone.
     hashed = hashed.assign(node=hashed.groupby(["file_hash", "split"]).ngroup())
@@ -101,7 +124,7 @@ def _drop_near(files: pd.DataFrame, findings: Findings) -> pd.DataFrame:
     single = (ends[0]["contents"] == 1) & (ends[1]["contents"] == 1)
     same = (single & (ends[0]["content"] == ends[1]["content"])).to_numpy()
     across = pairs[crosses & ~same]
-    _say(rules[0], _members(groups(across), hashed), findings)
+    _say_across(rules[0], _members(groups(across), hashed), findings)
     gone: set[int] = set()
     if across_action == "drop":
         train = nodes["train"].to_numpy()
@@ -109,7 +132,10 @@ def _drop_near(files: pd.DataFrame, findings: Findings) -> pd.DataFrame:
             gone.update(across[train[across[:, side]] & ~train[across[:, 1 - side]], side].tolist())
     within = [(a, b) for a, b in pairs[~crosses].tolist() if not gone & {a, b}]
     alone = [(n, n) for n in np.flatnonzero(nodes["contents"] > 1).tolist() if n not in gone]
-    _say(rules[1], _members(groups([*within, *alone]), hashed), findings)
+    alike = list(_members(groups([*within, *alone]), hashed))
+    _say(rules[1], alike, findings)
+    if within_action == "ignore":
+        _say(rules[2], (rows for rows in alike if not rows["split"].iloc[0]), findings)
     keep = ~hashed["node"].isin(gone)
     if within_action == "drop":
         keep &= _first_of_each(hashed, nodes, within)
@@ -153,7 +179,21 @@ def _members(components: Iterable[list[int]], hashed: pd.DataFrame) -> Iterable[
         yield hashed.iloc[places]
 
 
-def _say(rule: str, found: Iterable[pd.DataFrame], findings: Findings) -> None:
+def _say_across(rule: str, found: Iterable[pd.DataFrame], findings: Findings) -> None:
+    """:func:`_say`; where some are to be dropped and none is of train, that nothing is."""
+    if findings.config.setting(rule)[0] != "drop":
+        _say(rule, found, findings)
+        return
+    every = list(found)
+    with_train = [rows for rows in every if rows["train"].any() and not rows["train"].all()]
+    _say(rule, with_train, findings)
+    rest = [rows for rows in every if not any(rows is other for other in with_train)]
+    _say(rule, rest, findings, dropped="kept: none of them is in train")
+
+
+def _say(
+    rule: str, found: Iterable[pd.DataFrame], findings: Findings, *, dropped: str = "dropped"
+) -> None:
     """One finding for each group of files."""
     if findings.config.setting(rule)[0] == "ignore":
         return
@@ -164,9 +204,5 @@ def _say(rule: str, found: Iterable[pd.DataFrame], findings: Findings) -> None:
         splits = ", ".join(f"{split} {count}" for split, count in counts.items())
         value = f"{len(paths)} files" + (f" ({splits})" if len(counts) > 1 else "")
         rows.append({"file": paths[0], "value": f"{value}, also {sample(paths[1:])}"})
-    across = rule.endswith("_splits")
     table = pd.DataFrame(rows, columns=["file", "value"]).sort_values("file", kind="stable")
-    findings.add(
-        rule, table, way_out=_WAY_OUT,
-        done=_LEAK if across else "kept",
-    )  # fmt: skip
+    findings.add(rule, table, way_out=_WAY_OUT, done=_DONE.get(rule, _LEAK), dropped=dropped)

@@ -73,10 +73,12 @@ def as_configured(issues: pd.DataFrame, config: CheckConfig) -> pd.DataFrame:
     issues = issues.copy()
     for rule in issues["rule"].unique():
         chosen = config.chosen(str(rule))
-        if chosen is None:
-            continue
         rows = issues["rule"] == rule
         errors = issues["severity"] == "error"
+        if chosen is None:
+            if rule in RULE_OF:
+                issues.loc[rows & errors, "action"] += _other_setting(str(rule))
+            continue
         if chosen.action == "ignore":
             issues = issues[~rows]
         elif chosen.action == "error":

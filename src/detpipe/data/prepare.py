@@ -6,7 +6,6 @@ import logging
 
 import pandas as pd
 
-from detpipe.core.errors import DataError
 from detpipe.core.tables import CLASSES
 from detpipe.data.check_config import CheckConfig
 
@@ -18,9 +17,6 @@ def list_classes(classes: pd.DataFrame, boxes: pd.DataFrame, config: CheckConfig
 
     Classes without a single box (such as the super-category of Roboflow's exports) are left out or
     kept, as the rule ``class_without_boxes`` says; either is logged.
-
-    Raises:
-        DataError: no class is left.
     """
     used = classes["class_name"].isin(boxes["class_name"].unique())
     empty = [str(name).replace("[", "(") for name in classes["class_name"][~used]]
@@ -30,5 +26,5 @@ def list_classes(classes: pd.DataFrame, boxes: pd.DataFrame, config: CheckConfig
     elif empty:
         logger.warning("classes without boxes, kept as outputs of the model: %s", ", ".join(empty))
     if classes.empty:
-        raise DataError("the data set has no class with a box, so there is nothing to train on")
+        logger.warning("the data set has no class with a box: there is nothing to train on")
     return CLASSES.make(classes)

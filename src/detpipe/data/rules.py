@@ -49,7 +49,8 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
         "damaged_image": Rule("warning", "keep", _EITHER,
             "a JPEG whose data are corrupt in part: decoders go on, and fill in grey or noise"),
         "ambiguous_image": Rule("error", "error", _SKIPPED,
-            "several files fit the name: write the full name"),
+            "several files fit the name, or, without its leading folders, another listed image's: "
+            "write the full name"),
         "unlisted_picture": Rule("info", "keep", _REPORT,
             "picture files beside the listed ones that no annotation names; they are not used"),
         "size_mismatch": Rule("warning", "fix", ("fix", "ignore", "error"),
@@ -74,6 +75,9 @@ RULES: Mapping[str, Mapping[str, Rule]] = {
             "pictures of one split that look the same (perceptual hash); `drop` keeps the first"),
         "near_duplicate_in_two_splits": Rule("warning", "keep", _EITHER,
             "pictures that look the same in several splits; `drop` takes them out of train"),
+        "near_duplicate_to_divide": Rule("info", "keep", _REPORT,
+            "pictures that look the same in a set whose split is still to be drawn: frames of one "
+            "video belong together (`data.split.group_pattern`)"),
         "images_without_boxes": Rule("info", "keep", _REPORT,
             "kept as images without objects"),
         "image_path": Rule("info", "keep", _REPORT,

@@ -246,5 +246,8 @@ def _near(pattern: str, paths: list[str]) -> str:
 
 def _checked(length: int) -> int:
     if length <= 0:
-        raise DataError("there is no image to train on: the train split is empty")
+        raise DataError(
+            "there is no image to train on: the train split is empty; draw one with "
+            "data.split.by: ratio, or say what the data set's own are with data.split.rename"
+        )
     return length

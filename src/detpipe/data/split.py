@@ -5,19 +5,20 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from detpipe.core.errors import DataError
-from detpipe.core.tables import IMAGES, positions
+from detpipe.core.tables import IMAGES
 from detpipe.data.config import SplitConfig
+from detpipe.data.formats.base import sample
+from detpipe.data.hashes import groups as connected
+from detpipe.data.stratify import Counts, counted, stratify
 
 logger = logging.getLogger(__name__)
 
-Whole = npt.NDArray[np.int64]
 
 SPLITS = ("train", "val", "test")
 """The names of the splits from here on."""
@@ -35,9 +36,9 @@ def split(images: pd.DataFrame, boxes: pd.DataFrame, config: SplitConfig) -> pd.
     With ``by: own`` the data set's names are translated, first by ``rename``, then common ones.
     With ``by: ratio`` or ``folds`` images are drawn anew, stratified: each class (and the images
     without objects) is shared out like the whole. Images of one group (``images.group``, or what
-    ``group_pattern`` finds in their paths) stay together. The result depends on the images' paths,
-    their classes and groups, and the seed only, not on the order of rows; one file listed twice
-    goes to one split.
+    ``group_pattern`` finds in their paths) stay together, and so do files of equal content
+    (``images.twin``). The result depends on the images' paths, their classes and groups, and the
+    seed only, not on the order of rows; one file listed twice goes to one split.
 
     Raises:
         DataError: a split's name is unknown, an image has none, a path does not fit
@@ -48,7 +49,8 @@ def split(images: pd.DataFrame, boxes: pd.DataFrame, config: SplitConfig) -> pd.
     if config.by == "own" or (config.by == "auto" and images["split"].any()):
         images["split"] = _own(images["split"], config)
     else:
-        images["split"] = _drawn(images, boxes, groups, config)
+        images["split"] = _drawn(images, boxes, _with_twins(images, groups), config)
+        _say_shares(images["split"], boxes, images, config)
     if groups is not None:
         _warn_about_torn_groups(images["split"], groups)
     counts = images["split"].value_counts()
@@ -57,6 +59,18 @@ def split(images: pd.DataFrame, boxes: pd.DataFrame, config: SplitConfig) -> pd.
     if empty:
         logger.warning("no image in: %s", ", ".join(empty))
     return IMAGES.make(images)
+
+
+def undecided(images: pd.DataFrame, config: SplitConfig) -> pd.DataFrame:
+    """The table without the splits that will be drawn anew: nothing is to be judged by them.
+
+    Raises:
+        DataError: ``keep`` names what is not there.
+    """
+    if config.by not in ("ratio", "folds"):
+        return images
+    _kept(images["split"], config)
+    return images.assign(split=images["split"].where(images["split"].isin(config.keep), ""))
 
 
 # --- the data set's own ------------------------------------------------------------------------
@@ -105,9 +119,11 @@ def _groups(images: pd.DataFrame, config: SplitConfig) -> pd.Series | None:
             "'group', or a column of that name): take one of them away"
         )
     pattern = re.compile(config.group_pattern)
-    found = images["path"].str.extract(
-        config.group_pattern if pattern.groups else f"({config.group_pattern})"
-    )[0]
+    found = (
+        images["path"]
+        .str.extract(config.group_pattern if pattern.groups else f"({config.group_pattern})")
+        .iloc[:, 0]
+    )
     unfit = images["path"][found.isna()]
     if len(unfit):
         raise DataError(
@@ -116,6 +132,23 @@ def _groups(images: pd.DataFrame, config: SplitConfig) -> pd.Series | None:
         )
     logger.info("split: %d groups of images, by data.split.group_pattern", found.nunique())
     return found
+
+
+def _with_twins(images: pd.DataFrame, groups: pd.Series | None) -> pd.Series | None:
+    """The groups, those with files of equal content as one."""
+    if "twin" not in images or not (images["twin"] != "").any():
+        return groups
+    units = images["path"] if groups is None else groups
+    code, names = pd.factorize(units, sort=True)
+    alike = pd.DataFrame({"twin": images["twin"].to_numpy(), "code": code})
+    alike = alike[alike["twin"] != ""]
+    first = alike.groupby("twin")["code"].transform("min")
+    merged = connected(zip(first.tolist(), alike["code"].tolist(), strict=True))
+    for group in merged:
+        code[np.isin(code, group)] = group[0]
+    logger.info("split: %d group(s) of files of equal content stay together",
+                alike["twin"].nunique())  # fmt: skip
+    return pd.Series(names[code], index=images.index)
 
 
 def _warn_about_torn_groups(splits: pd.Series, groups: pd.Series) -> None:
@@ -139,7 +172,7 @@ def _drawn(
     kept = _kept(images["split"], config)
     free = images[kept.isna()]
     units = free["path"] if groups is None else groups[free.index]
-    names, counts = _counted(free, units, boxes)
+    names, counts = counted(free, units, boxes)
     if config.by == "folds":
         chosen = _fold_of(counts, config, test_is_kept=bool((kept == "test").any()))
     else:
@@ -151,10 +184,31 @@ def _drawn(
                 f"shares of these are 0"
             )
         shares = shares if len(shares) == len(SPLITS) else shares / shares.sum()
-        parts = _stratify(counts, shares, seed=config.seed)
+        parts = stratify(counts, shares, seed=config.seed)
         chosen = np.array(names_of)[parts]
     split_of = dict(zip(names, chosen.tolist(), strict=True))
     return kept.where(kept.notna(), units.map(split_of).reindex(images.index))
+
+
+def _say_shares(
+    splits: pd.Series, boxes: pd.DataFrame, images: pd.DataFrame, config: SplitConfig
+) -> None:
+    """Warns of shares that large groups made impossible, and of classes that a split lacks."""
+    if config.by != "folds" and not config.keep:
+        got = {name: float((splits == name).mean()) for name in SPLITS}
+        off = [n for n in SPLITS if abs(got[n] - getattr(config, n)) > max(0.05, 1.5 / len(splits))]
+        if off:
+            logger.warning(
+                "split: %s, because groups of images stay together",
+                ", ".join(f"{n} got {got[n]:.0%} of the images, not {getattr(config, n):.0%}"
+                          for n in off),
+            )  # fmt: skip
+    split_of = pd.Series(splits.to_numpy(), index=images["image_id"].to_numpy())
+    held = boxes["class_name"].groupby(boxes["image_id"].map(split_of)).unique()
+    classes = set(boxes["class_name"].unique())
+    for name in SPLITS:
+        if name in held.index and (lacking := sorted(classes - set(held[name]))):
+            logger.warning("split: no box in %s of: %s", name, sample(lacking).replace("[", "("))
 
 
 def _kept(splits: pd.Series, config: SplitConfig) -> pd.Series:
@@ -177,56 +231,12 @@ def _kept(splits: pd.Series, config: SplitConfig) -> pd.Series:
     return splits.map(target).where(splits.isin(config.keep))
 
 
-class _Counts(NamedTuple):
-    """How many images of each of N units hold each of K classes, where there are some.
-
-    Attributes:
-        weight: ``[N]``, images of a unit.
-        unit: ``[P]``, ascending.
-        klass: ``[P]``; the last class is that of the images without objects.
-        number: ``[P]``, 1 and more.
-    """
-
-    weight: Whole
-    unit: Whole
-    klass: Whole
-    number: Whole
-
-    def of(self, units: Whole) -> _Counts:
-        """Those of some units (ascending), numbered from 0."""
-        number = np.full(len(self.weight), -1)
-        number[units] = np.arange(len(units))
-        kept = number[self.unit] >= 0
-        return _Counts(
-            self.weight[units], number[self.unit[kept]], self.klass[kept], self.number[kept]
-        )
-
-
-def _counted(
-    images: pd.DataFrame, units: pd.Series, boxes: pd.DataFrame
-) -> tuple[list[str], _Counts]:
-    """Names of the units, in order, and what they hold; an image listed twice counts once."""
-    path, paths = pd.factorize(images["path"])
-    first = np.unique(path, return_index=True)[1]
-    names = sorted(units.iloc[first].unique())
-    unit_of = positions(units.iloc[first], pd.Series(names)).astype(np.int64)
-    row = positions(boxes["image_id"], images["image_id"])
-    held = boxes["class_name"][row >= 0]
-    classes = sorted(held.unique())
-    base = len(classes) + 1
-    pairs = np.unique(path[row[row >= 0]] * base + positions(held, pd.Series(classes)))
-    empty = np.setdiff1d(np.arange(len(paths)), pairs // base)
-    pairs = np.concatenate([pairs, empty * base + len(classes)])
-    found, count = np.unique(unit_of[pairs // base] * base + pairs % base, return_counts=True)
-    return names, _Counts(np.bincount(unit_of), found // base, found % base, count)
-
-
-def _fold_of(counts: _Counts, config: SplitConfig, *, test_is_kept: bool) -> npt.NDArray[np.str_]:
+def _fold_of(counts: Counts, config: SplitConfig, *, test_is_kept: bool) -> npt.NDArray[np.str_]:
     """test: the same for every fold; val: the part number ``fold`` of the rest; train: all else."""
     chosen = np.full(len(counts.weight), "train", dtype="<U5")
     rest = np.arange(len(chosen))
     if config.test and not test_is_kept:
-        aside = _stratify(counts, np.array([1 - config.test, config.test]), seed=config.seed)
+        aside = stratify(counts, np.array([1 - config.test, config.test]), seed=config.seed)
         chosen[aside == 1] = "test"
         rest = rest[aside == 0]
     if len(rest) < config.folds:
@@ -235,58 +245,6 @@ def _fold_of(counts: _Counts, config: SplitConfig, *, test_is_kept: bool) -> npt
             f"them) to divide"
         )
     shares = np.full(config.folds, 1 / config.folds)
-    parts = _stratify(counts.of(rest), shares, seed=config.seed)
+    parts = stratify(counts.of(rest), shares, seed=config.seed)
     chosen[rest[parts == config.fold]] = "val"
     return chosen
-
-
-def _stratify(counts: _Counts, shares: npt.NDArray[np.float64], *, seed: int) -> Whole:
-    """Which subset each of N units (images, or groups of images) goes to.
-
-    Args:
-        counts: of the units; each has at least one class.
-        shares: ``[S]``, sum 1.
-        seed: of the order and of ties.
-    """
-    weight, unit, klass, number = counts
-    order = np.random.default_rng(seed).permutation(len(weight))
-    order = order[np.argsort(-weight[order], kind="stable")]  # what is large is placed first
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    by_class = unit[np.lexsort((rank[unit], klass))]
-    ends = np.cumsum(np.bincount(klass)).tolist()  # where a class ends in by_class
-    starts = np.searchsorted(unit, np.arange(len(weight) + 1)).tolist()
-    # What is read one by one is a list: numpy's numbers take three times as long.
-    room = _whole_numbers(shares, int(weight.sum())).tolist()
-    total = np.bincount(klass, weights=number)
-    left, wanted = total.tolist(), (shares[:, None] * total).tolist()  # [K]; [S][K]
-    chosen = [-1] * len(weight)
-    while any(left):
-        rarest = min((n, k) for k, n in enumerate(left) if n)[1]
-        for one in by_class[ends[rarest - 1] if rarest else 0 : ends[rarest]].tolist():
-            if chosen[one] >= 0:
-                continue
-            wishes = [
-                (wanted[s][rarest] if free > 0 else -np.inf, free) for s, free in enumerate(room)
-            ]
-            best = wishes.index(max(wishes))
-            chosen[one] = best
-            room[best] -= int(weight[one])
-            part, wish = slice(starts[one], starts[one + 1]), wanted[best]
-            for k, n in zip(klass[part].tolist(), number[part].tolist(), strict=True):
-                wish[k] -= n
-                left[k] -= n
-    return np.array(chosen)
-
-
-def _whole_numbers(shares: npt.NDArray[np.float64], total: int) -> npt.NDArray[np.int64]:
-    """``shares`` of ``total`` as whole numbers that add up, none of them 0 where it can be."""
-    exact = shares * total
-    numbers = np.floor(exact + 1e-9).astype(np.int64)
-    for index in np.argsort(numbers - exact, kind="stable")[: total - int(numbers.sum())]:
-        numbers[index] += 1
-    for index in np.flatnonzero((shares > 0) & (numbers == 0)):
-        if numbers.max() > 1:
-            numbers[int(np.argmax(numbers))] -= 1
-            numbers[index] = 1
-    return numbers

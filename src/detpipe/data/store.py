@@ -105,16 +105,19 @@ class Store:
         )
 
     @classmethod
-    def open(cls, path: Path, root: Path, *, split: str | None = None) -> Self:
+    def open(
+        cls, path: Path, root: Path, *, split: str | None = None, verify: bool = False
+    ) -> Self:
         """Maps a file of :meth:`save`; its pages are read when they are first touched.
 
         Args:
             path: the file.
             root: folder the paths are relative to.
             split: only images of this split; None takes all.
+            verify: whether to read it all and compare it with its digest.
 
         Raises:
-            DataError: the file is missing, none of ours, cut short, or of a newer version.
+            DataError: the file is missing, none of ours, cut short, of another version, or damaged.
         """
         path = path.absolute()
         about, columns, key = column_file.read(path)
@@ -127,6 +130,11 @@ class Store:
             splits=tuple((name, start, stop) for name, start, stop in about["splits"]),
             **parts,
         )
+        if verify and store.digest() != about["digest"]:
+            raise DataError(
+                f"{path} is damaged: its content is not what was written; run 'kedro run "
+                f"--pipeline data' again"
+            )
         store = store._opened(path, None, key)
         return store if split is None else store.split(split)
 

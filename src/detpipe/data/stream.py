@@ -61,8 +61,8 @@ class TrainStream:
     ) -> None:
         if len(store) == 0:
             raise DataError(
-                "there is no image to train on: the train split is empty; look at the data "
-                "summary and at data.split"
+                "there is no image to train on: the train split is empty; draw one with "
+                "data.split.by: ratio, or say what the data set's own are with data.split.rename"
             )
         if batch_size > len(store):
             raise DataError(

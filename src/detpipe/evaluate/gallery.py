@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
-from PIL import Image, ImageDraw, ImageOps
+from PIL import Image, ImageDraw
 
-from detpipe.core.errors import DataError
 from detpipe.core.fonts import font_of_size
 from detpipe.evaluate.coco import evaluator
 from detpipe.evaluate.common import image_order, records
@@ -75,17 +75,6 @@ def draw(
     return picture
 
 
-def draw_file(
-    path: Path, detections: pd.DataFrame, truth: pd.DataFrame | None = None
-) -> Image.Image:
-    """:func:`draw` on the upright picture of a file.
-
-    Raises:
-        DataError: the file is missing or no picture.
-    """
-    return draw(_open(path), truth, detections)
-
-
 def rank(
     images: pd.DataFrame,
     boxes: pd.DataFrame,
@@ -131,6 +120,7 @@ def gallery(
     detections: pd.DataFrame,
     root: Path,
     *,
+    read: Callable[[Path], NDArray[np.uint8]],
     kind: Literal["worst", "best", "random"],
     count: int = 12,
     score_threshold: float = SHOWN_FROM,
@@ -143,13 +133,14 @@ def gallery(
         boxes: the truth in it.
         detections: what was found in it.
         root: the folder that the table's paths are relative to.
+        read: file → its upright pixels ``[H, W, 3]``, RGB, the way that the model sees them.
         kind: ``worst`` or ``best`` by :func:`rank`, or ``random`` by ``seed``.
         count: how many pictures at most.
         score_threshold: fainter detections are neither drawn nor counted.
         seed: for ``random``.
 
     Raises:
-        DataError: a picture is missing or does not decode.
+        DataError: what ``read`` raises for a picture that is missing or does not decode.
     """
     if kind == "random":
         places = np.random.default_rng(seed).permutation(len(images))[:count]
@@ -166,7 +157,7 @@ def gallery(
     found = detections[detections["score"] >= score_threshold]
     tiles = [
         draw(
-            _open(root / row.path),
+            read(root / row.path),
             boxes[boxes["image_id"] == row.image_id],
             found[found["image_id"] == row.image_id],
             longest_side=_TILE,
@@ -200,32 +191,6 @@ def _shortened(text: str, font: Any) -> str:
     while font.getlength(f"…{text}") > _TILE:
         text = text[1:]
     return f"…{text}"
-
-
-def _open(path: Path) -> Image.Image:
-    """The upright picture: turned as its EXIF orientation says; alpha over white."""
-    try:
-        with Image.open(path) as file:
-            picture = ImageOps.exif_transpose(file)
-            if picture.mode.startswith("I;16") or picture.mode == "I":
-                return _to_8_bits(picture)
-            if picture.has_transparency_data:
-                picture = picture.convert("RGBA")
-                white = Image.new("RGBA", picture.size, "white")
-                picture = Image.alpha_composite(white, picture)
-            return picture.convert("RGB")
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: there is no such picture") from error
-    except OSError as error:
-        raise DataError(f"{path}: the picture does not decode: {error}") from error
-
-
-def _to_8_bits(picture: Image.Image) -> Image.Image:
-    """A 16-bit grey picture scaled by its own range, where Pillow would clip it to white."""
-    values = np.asarray(picture, dtype=np.float64)
-    low, high = values.min(), values.max()
-    scaled = (values - low) * (255 / max(high - low, 1))
-    return Image.fromarray(scaled.round().astype(np.uint8)).convert("RGB")
 
 
 def _scaled(box: Any, scale: float) -> tuple[float, float, float, float]:

@@ -46,10 +46,11 @@ def convert(
 def _checked(found: Annotations, raw: Path, cache: Path, data: DataConfig) -> Annotations:
     """Without what is wrong, and with the splits asked for."""
     from detpipe.data.check import check
-    from detpipe.data.split import split
+    from detpipe.data.split import split, undecided
 
+    found = found._replace(images=undecided(found.images, data.split))
     found = check(found, raw, data.check, cache=cache)
-    if data.split.by == "own" and not found.images["split"].any():
+    if data.split.by in ("own", "auto") and not found.images["split"].any():
         return found
     return found._replace(images=split(found.images, found.boxes, data.split))
 

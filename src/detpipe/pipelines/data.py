@@ -21,8 +21,7 @@ def read(
 ) -> tuple[DataFrame, DataFrame, DataFrame, DataFrame, dict[str, str]]:
     """The folder as tables, as its author left it but for ``data.classes``; and what was noticed.
 
-    The last output is the annotation files' signature, by which later pipelines know whether the
-    tables are still those of the files.
+    The last output is the annotation files' signature as it was before they were read.
     """
     from detpipe.data.formats.classes import choose_classes
     from detpipe.data.signature import places_outside, signature
@@ -32,8 +31,14 @@ def read(
             f"there is no folder '{raw}', and data.reader is the built-in sample set: for your own "
             f"data name its reader, as in data.reader.use=detpipe.data.formats.coco.read"
         )
+    # A reader may copy what lies far away: the places of its options are there after it only.
+    before = signature(raw) if raw.is_dir() else None
     found = choose_classes(data.reader.build(raw), data.classes)
     signed = signature(raw, places_outside(raw, data.reader.options))
+    if before is not None and any(signed.get(folder) != text for folder, text in before.items()):
+        raise DataError(
+            f"annotation files in {raw} were changed while they were read: run it again"
+        )
     return found.images, found.boxes, found.classes, found.issues, signed
 
 
@@ -54,9 +59,10 @@ def check(
     """
     from detpipe.data.check import inspect
     from detpipe.data.formats.base import Annotations
+    from detpipe.data.split import undecided
 
     found = inspect(
-        Annotations(images, boxes, classes, issues),
+        Annotations(undecided(images, data.split), boxes, classes, issues),
         raw,
         data.check,
         cache=cache,
@@ -108,11 +114,17 @@ def describe(images: DataFrame, boxes: DataFrame, classes: DataFrame) -> DataFra
     return count(images, boxes, classes)
 
 
-def pack(images: DataFrame, boxes: DataFrame, classes: DataFrame) -> Store:
-    """The annotations as one file of columns that training and evaluation map into memory."""
+def pack(
+    images: DataFrame, boxes: DataFrame, classes: DataFrame, signature: dict[str, str]
+) -> tuple[Store, dict[str, str]]:
+    """The annotations as one file of columns that training and evaluation map into memory.
+
+    And, now that all tables are there, the signature by which later pipelines know whether they are
+    still those of the annotation files.
+    """
     from detpipe.data.store import Store as PackedStore
 
-    return PackedStore.from_tables(images, boxes, classes, Path())
+    return PackedStore.from_tables(images, boxes, classes, Path()), signature
 
 
 def self_test(
@@ -131,7 +143,7 @@ def create_pipeline() -> Pipeline:
             Node(
                 read,
                 ["raw", "params:data"],
-                ["images_read", "boxes_read", "classes_read", "issues_read", "data_signature"],
+                ["images_read", "boxes_read", "classes_read", "issues_read", "signature_read"],
                 name="read",
             ),
             Node(
@@ -158,7 +170,10 @@ def create_pipeline() -> Pipeline:
                 list_classes, ["classes_read", "boxes", "accepted", "params:data"], "classes",
                 name="list_classes",
             ),
-            Node(pack, ["images", "boxes", "classes"], "store", name="pack"),
+            Node(
+                pack, ["images", "boxes", "classes", "signature_read"], ["store", "data_signature"],
+                name="pack",
+            ),
             Node(describe, ["images", "boxes", "classes"], "data_summary", name="describe"),
             Node(
                 self_test, ["images", "boxes", "classes", "params:evaluate"], "self_test",

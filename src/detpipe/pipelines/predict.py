@@ -61,12 +61,15 @@ def predict(
 
 def draw(images: DataFrame, predictions: DataFrame, pictures: Path) -> dict[str, Callable[[], Any]]:
     """Each picture with its detections drawn; made one at a time, when it is written."""
-    from detpipe.evaluate.gallery import draw_file
+    from detpipe.data.image import load_image
+    from detpipe.evaluate import gallery
 
     by_image = dict(iter(predictions.groupby("image_id")))
     return {
-        image.image_id: lambda image=image: draw_file(  # type: ignore[misc]
-            _folder(pictures) / image.path, by_image.get(image.image_id, predictions.iloc[:0])
+        image.image_id: lambda image=image: gallery.draw(  # type: ignore[misc]
+            load_image(_folder(pictures) / image.path),
+            None,
+            by_image.get(image.image_id, predictions.iloc[:0]),
         )
         for image in images.itertuples()
     }

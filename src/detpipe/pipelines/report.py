@@ -33,6 +33,7 @@ def draw(
 
     The pictures are of the last data set that has images (``test`` before ``val``).
     """
+    from detpipe.data.image import load_image
     from detpipe.evaluate import gallery, plots
 
     curves: dict[str, Any] = {"loss": plots.loss_curves(history)}
@@ -49,8 +50,8 @@ def draw(
     return (
         curves,
         confusion,
-        gallery.gallery(*shown, existing(raw), kind="random"),
-        gallery.gallery(*shown, existing(raw), kind="worst"),
+        gallery.gallery(*shown, existing(raw), read=load_image, kind="random"),
+        gallery.gallery(*shown, existing(raw), read=load_image, kind="worst"),
         gallery.rank(*shown),
     )
 

@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 def build_model(classes: DataFrame, model: ModelSpec, train: TrainConfig) -> Module:
     """The untrained detector, its random weights drawn from ``train.seed``."""
-    from detpipe.core.errors import ConfigError
+    from detpipe.core.errors import ConfigError, DataError
     from detpipe.core.types import Detector
     from detpipe.train.launch import seeded
 
+    if classes.empty:
+        raise DataError(
+            "the data set has no class with a box, so there is nothing to train on; look at "
+            "data_issues.csv"
+        )
     with seeded(train.seed):
         detector = model.build(num_classes=len(classes))
     if not isinstance(detector, Detector):

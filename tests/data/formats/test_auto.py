@@ -479,8 +479,9 @@ def test_a_link_to_a_folder_above_is_not_followed_and_others_are(tmp_path, pictu
 
 
 def test_of_many_files_few_are_opened(tmp_path, text, monkeypatch):
-    monkeypatch.setattr(survey, "MOST_HEADS", 60)
-    for number in range(3 * survey.MOST_HEADS):
+    most = 60
+    monkeypatch.setattr(survey, "MOST_BYTES", most * survey._OPENING)
+    for number in range(3 * most):
         text(f"{number % 20}/{number}.json", {"shapes": [], "imagePath": "a.jpg"})
     opened = []
     whole = Path.open
@@ -490,7 +491,7 @@ def test_of_many_files_few_are_opened(tmp_path, text, monkeypatch):
     monkeypatch.setattr(os, "scandir", lambda path: listed.append(path) or scandir(path))
     with pytest.raises(DataError, match="LabelMe"):
         auto.read(tmp_path)
-    assert len(opened) == len(set(opened)) == survey.MOST_HEADS
+    assert len(opened) == len(set(opened)) == most
     assert len(listed) == 21
 
 
@@ -539,3 +540,17 @@ def test_rules_are_known(tmp_path, picture):
 
     picture("a.jpg")
     assert set(rules(auto.read(tmp_path))) == {"format"} <= set(RULE_OF)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "images"),
+    [("annotations/{}", "images/{}"), ("{}/annotations", "{}/images")],
+)
+def test_voc_in_folders_of_splits(tmp_path, picture, voc_file, annotations, images):
+    for split, name in (("train", "a"), ("val", "b")):
+        picture(f"{images.format(split)}/{name}.jpg")
+        voc_file(name, folder=annotations.format(split))
+    found = auto.read(tmp_path)
+    assert found.images[["path", "split"]].to_numpy().tolist() == [
+        [f"{images.format('train')}/a.jpg", "train"], [f"{images.format('val')}/b.jpg", "val"]
+    ]  # fmt: skip

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import unicodedata
 
+import pandas as pd
 import pytest
 
 from detpipe.data.check import inspect
@@ -116,7 +117,8 @@ def test_clean_names_are_left_in_peace():
 @pytest.mark.parametrize("classes", [None, ["b", "", "  "]])
 def test_blanks_are_no_class(tmp_path, picture, classes):
     picture("a.jpg")
-    found = make_tables(IMAGE, _boxes("b", "", " \t"), classes, IssueLog())
+    boxes = pd.DataFrame(_boxes("b", "", " \t")).assign(x2=9, y2=[7, 8, 9])
+    found = make_tables(IMAGE, boxes, classes, IssueLog())
     assert found.classes["class_name"].tolist() == ["b"]
     issues = inspect(found, tmp_path, CheckConfig()).issues
     errors = issues[issues["severity"] == "error"]

@@ -33,8 +33,9 @@ def _only(found, rule):
 
 def test_hidden_files_are_not_read(tmp_path, picture, coco_file):
     picture("images/a.jpg")
-    coco_file("annotations/instances_train.json")
-    (tmp_path / "annotations/._instances_train.json").write_bytes(b"\0\5\26\7")
+    coco_file("annotations/train.json")
+    (tmp_path / "annotations/._train.json").write_bytes(b"\0\5\26\7")
+    coco_file("__MACOSX/_annotations.coco.json")
     found = coco.read(tmp_path)
     assert found.images["path"].tolist() == ["images/a.jpg"]
 

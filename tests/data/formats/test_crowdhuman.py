@@ -137,3 +137,62 @@ def test_what_is_missing_is_said(tmp_path, odgt):
         crowdhuman.read(tmp_path)
     with pytest.raises(DataError, match="'box' must be"):
         crowdhuman.read(tmp_path, box="body")
+
+
+# --- files that are not as they should be ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "crowd"),
+    [(1, True), ("1", True), ("true", True), (True, True), (0, False), ("0", False),
+     ("false", False), (None, False)],
+)  # fmt: skip
+def test_ignore_in_every_spelling(tmp_path, odgt, written, crowd):
+    odgt((ID, [person(extra={"ignore": written})]))
+    assert crowdhuman.read(tmp_path).boxes["iscrowd"].tolist() == [crowd]
+
+
+def test_hidden_copies_are_not_read(tmp_path, odgt):
+    odgt((ID, [person()]))
+    for name in ("._annotation_train.odgt", "__MACOSX/annotation_train.odgt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"\0\5\26\7")
+    assert len(crowdhuman.read(tmp_path).images) == 1
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_an_empty_file_is_said(tmp_path, text):
+    (tmp_path / "a.odgt").write_text(text)
+    with pytest.raises(DataError, match=r"a\.odgt has no odgt record"):
+        crowdhuman.read(tmp_path)
+
+
+def test_lines_that_cannot_be_records(tmp_path, odgt):
+    deep = f'{{"ID": "b", "gtboxes": [{{"tag": "x", "extra": {{"a": {"[" * 5000}'
+    odgt((ID, [person()]), deep, '{"ID": "\\ud800"}')
+    with pytest.raises(DataError, match=r"(?s)line 2: nested too deeply.*line 3: "):
+        crowdhuman.read(tmp_path)
+
+
+@pytest.mark.parametrize("width", ["-100", "1" + "0" * 25, "1e300"])
+def test_sizes_that_cannot_be_are_said(tmp_path, odgt, picture, width):
+    picture("Images/b.jpg")
+    odgt(f'{{"ID": "b", "width": {width}, "height": 48}}')
+    found = crowdhuman.read(tmp_path)
+    assert found.images[["width", "height"]].to_numpy().tolist() == [[0, 0]]
+    assert found.issues[["rule", "file"]].to_numpy().tolist() == [
+        ["size_impossible", "annotation_train.odgt"]
+    ]
+
+
+def test_a_byte_order_mark_is_no_mistake(tmp_path, odgt):
+    odgt((ID, [person()]))
+    path = tmp_path / "annotation_train.odgt"
+    path.write_text(path.read_text(), "utf-8-sig")
+    assert len(crowdhuman.read(tmp_path).boxes) == 1
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "a.odgt").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"a\.odgt cannot be read: it is a link to"):
+        crowdhuman.read(tmp_path)

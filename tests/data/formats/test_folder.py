@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from detpipe.core.errors import DataError
@@ -42,4 +44,22 @@ def test_nothing_to_read(tmp_path):
         folder.read(tmp_path / "nowhere")
     (tmp_path / "a.txt").touch()
     with pytest.raises(DataError, match=r"no pictures.* 1 other file"):
+        folder.read(tmp_path)
+
+
+def test_hidden_copies_links_and_names(tmp_path, picture, tmp_path_factory):
+    """Copies of the system's are left out, links followed or named, odd bytes named."""
+    picture("a.jpg")
+    picture(".thumbnails/a.jpg")
+    (tmp_path / "._a.jpg").write_bytes(b"\0\5\26\7")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (tmp_path / "a.jpg").rename(elsewhere / "b.jpg")
+    (tmp_path / "linked").symlink_to(elsewhere)
+    assert folder.read(tmp_path).images["path"].tolist() == ["linked/b.jpg"]
+    (tmp_path / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    with pytest.raises(DataError, match=r"gone\.jpg: there is no such file"):
+        folder.read(tmp_path)
+    (tmp_path / "gone.jpg").unlink()
+    (elsewhere / "b.jpg").rename(elsewhere / os.fsdecode(b"caf\xe9.jpg"))
+    with pytest.raises(DataError, match=r"not in UTF-8.*\n- linked/caf\\udce9\.jpg"):
         folder.read(tmp_path)

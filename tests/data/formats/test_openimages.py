@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from PIL import Image
@@ -213,3 +214,80 @@ def test_what_is_wrong_is_said(tmp_path, picture, downloaded):
         openimages.read(tmp_path, classes="a.csv")
     with pytest.raises(DataError, match="must have two columns"):
         openimages.read(tmp_path, classes="train-annotations-bbox.csv")
+
+
+# --- files that are not as they should be ------------------------------------------------------
+
+
+def test_pictures_outside_the_folder_are_not_taken(tmp_path, picture):
+    """``../data`` is FiftyOne's place beside ``labels`` only."""
+    for name in ("set/000a.jpg", "data/000a.jpg", "data/private.jpg"):
+        picture(name)
+    (tmp_path / "set/train-annotations-bbox.csv").write_text(f"{HEADER}\n{CAT}\n")
+    assert openimages.read(tmp_path / "set").images["path"].tolist() == ["000a.jpg"]
+
+
+def test_pictures_beside_fiftyones_labels(tmp_path, picture):
+    """In a folder that is not called like a split."""
+    picture("mine/data/000a.jpg")
+    (tmp_path / "mine/labels").mkdir()
+    (tmp_path / "mine/labels/detections.csv").write_text(f"{HEADER}\n{CAT}\n")
+    assert openimages.read(tmp_path).images["path"].tolist() == ["mine/data/000a.jpg"]
+
+
+def test_hidden_copies_are_not_read(tmp_path, picture, downloaded):
+    picture("train/000a.jpg")
+    downloaded(CAT)
+    for name in ("train/._000a.jpg", "._train-annotations-bbox.csv", "._classes.csv"):
+        (tmp_path / name).write_bytes(b"\0\5\26\7")
+    found = openimages.read(tmp_path)
+    assert found.images["path"].tolist() == ["train/000a.jpg"]
+    assert found.issues.empty
+
+
+@pytest.mark.parametrize(
+    ("written", "crowd"),
+    [("1", True), ("1.0", True), ("True", True), (" 1", True), ("0", False), ("-1", False),
+     ("False", False), ("", False)],
+)  # fmt: skip
+def test_group_of_in_every_spelling(tmp_path, picture, downloaded, written, crowd):
+    picture("train/000a.jpg")
+    values = CAT.split(",")
+    values[HEADER.split(",").index("IsGroupOf")] = written
+    downloaded(",".join(values))
+    assert openimages.read(tmp_path).boxes["iscrowd"].tolist() == [crowd]
+
+
+def test_no_row_is_said(tmp_path, downloaded):
+    downloaded()
+    with pytest.raises(DataError, match=r"not one box in train-annotations-bbox\.csv"):
+        openimages.read(tmp_path)
+
+
+def test_two_pictures_of_one_name_have_two_ids(tmp_path, picture, downloaded):
+    picture("train/000a.jpg")
+    picture("train/000a.png")
+    downloaded(CAT)
+    found = openimages.read(tmp_path)
+    assert found.images["image_id"].tolist() == ["train-train/000a.jpg", "train-train/000a.png"]
+    assert found.boxes["image_id"].tolist() == ["train-train/000a.jpg"]
+
+
+def test_encoding_is_an_option(tmp_path, picture, downloaded):
+    picture("train/000a.jpg")
+    downloaded(CAT)
+    classes = tmp_path / "class-descriptions-boxable.csv"
+    classes.write_text("/m/01yrx,Chatière\n", "cp1252")
+    with pytest.raises(DataError, match=r"boxable\.csv is not written.*option 'encoding'"):
+        openimages.read(tmp_path)
+    found = openimages.read(tmp_path, encoding="cp1252")
+    assert found.boxes["class_name"].tolist() == ["Chatière"]
+
+
+def test_a_file_name_that_is_not_utf8(tmp_path, picture, downloaded):
+    picture("train/000a.jpg")
+    path = picture("train/b.jpg")
+    path.rename(path.with_name(os.fsdecode(b"caf\xe9.jpg")))
+    downloaded(CAT)
+    with pytest.raises(DataError, match=r"not in UTF-8.*\n- train/caf\\udce9\.jpg"):
+        openimages.read(tmp_path)

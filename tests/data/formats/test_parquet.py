@@ -54,3 +54,15 @@ def test_what_is_wrong_names_the_file(tmp_path, tables):
     (tmp_path / "boxes.parquet").unlink()
     with pytest.raises(DataError, match=r"there is no .*boxes\.parquet"):
         parquet.read(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["pages", "footer"])
+def test_damaged_bytes_are_said(tmp_path, tables, part):
+    path = tmp_path / "boxes.parquet"
+    data = bytearray(path.read_bytes())
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    start, stop = (4, footer) if part == "pages" else (footer, len(data) - 8)
+    data[start:stop] = bytes(b ^ 0x5A for b in data[start:stop])
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"boxes\.parquet cannot be read as Parquet"):
+        parquet.read(tmp_path)

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 from xml.sax.saxutils import escape
 
-import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
@@ -139,13 +139,31 @@ def test_one_based_coordinates(tmp_path, picture, voc_file):
     assert found.boxes["area"].tolist() == [64 * 48]
 
 
-def test_wrong_boxes_are_kept_for_the_check(tmp_path, picture, voc_file):
+def test_boxes_that_are_no_numbers_show_what_is_written(tmp_path, picture, voc_file):
     picture("JPEGImages/a.jpg")
-    voc_file("a", cat(9, 2, 3, 4), cat("?", 2, 3, 4), "<name>cat</name><polygon/>")
-    boxes = voc.read(tmp_path).boxes[BOX_COLUMNS]
-    assert boxes.iloc[0].tolist() == [9, 2, 3, 4]
-    assert np.isnan(boxes.iloc[1]["x1"])
-    assert boxes.iloc[2].isna().all()
+    wrong = cat("?", 2, 3, 4), "<name>cat</name><polygon/>", "<name>x</name>", cat("inf", 2, 3, 4)
+    voc_file("a", cat(9, 2, 3, 4), *wrong)
+    found = voc.read(tmp_path)
+    assert found.boxes[BOX_COLUMNS].to_numpy().tolist() == [[9, 2, 3, 4]]
+    columns = ["severity", "rule", "file", "annotation_id", "value"]
+    wrong = found.issues[found.issues["rule"] == "box_not_a_number"]
+    assert wrong[columns].to_numpy().tolist() == [
+        ["warning", "box_not_a_number", "Annotations/a.xml", name, value]
+        for name, value in (
+            ("a-2", "cat xmin=? ymin=2 xmax=3 ymax=4"), ("a-3", "cat without a box"),
+            ("a-4", "x without a box"), ("a-5", "cat xmin=inf ymin=2 xmax=3 ymax=4"),
+        )
+    ]  # fmt: skip
+
+
+def test_a_decimal_comma_is_an_error(tmp_path, picture, voc_file):
+    picture("JPEGImages/a.jpg")
+    voc_file("a", cat("1,5", 2, 3, "4,25"), cat(1, 2, 3, 4))
+    found = voc.read(tmp_path)
+    (issue,) = found.issues.to_dict("records")
+    assert (issue["severity"], issue["rule"]) == ("error", "decimal_comma")
+    assert issue["value"] == "cat xmin=1,5 ymin=2 xmax=3 ymax=4,25"
+    assert found.boxes["annotation_id"].tolist() == ["a-2"]
 
 
 def test_lists_decide_and_say_what_they_leave_out(tmp_path, picture, voc_file):
@@ -396,3 +414,175 @@ def test_class_names_with_every_sign(tmp_path, picture, voc_file, name):
     picture("JPEGImages/a.jpg")
     voc_file("a", cat(1, 2, 3, 4).replace("cat", escape(name)))
     assert voc.read(tmp_path).classes["class_name"].tolist() == [name]
+
+
+# --- files that are not as they should be ------------------------------------------------------
+
+
+def write_list(tmp_path, name: str, *lines: str, encoding="utf-8") -> None:
+    folder = tmp_path / "ImageSets/Main"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text("\n".join(lines), encoding)
+
+
+def splits_of(found) -> dict[str, str]:
+    return dict(zip(found.images["image_id"], found.images["split"], strict=True))
+
+
+def test_linked_folders_are_read_and_hidden_copies_are_not(
+    tmp_path, picture, voc_file, tmp_path_factory
+):
+    picture("JPEGImages/a.jpg")
+    inside = voc_file("a", cat(1, 2, 3, 4))
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    inside.rename(elsewhere / "a.xml")
+    (tmp_path / "Annotations/linked").symlink_to(elsewhere)
+    for name in (".ipynb_checkpoints/a-checkpoint", "._a", "__MACOSX/a"):
+        voc_file(name, cat(1, 2, 3, 4), folder="Annotations")
+    (tmp_path / "Annotations/._a.xml").write_bytes(b"\0\5\26\7")
+    found = voc.read(tmp_path)
+    assert found.images["image_id"].tolist() == ["a"]
+    assert found.issues.empty
+
+
+def test_one_name_in_two_folders_must_be_listed_with_its_folder(tmp_path, picture, voc_file):
+    for folder in ("s1", "s2"):
+        picture(f"JPEGImages/{folder}/a.jpg")
+        voc_file("a", cat(1, 2, 3, 4), folder=f"Annotations/{folder}")
+    write_list(tmp_path, "train.txt", "a")
+    found = voc.read(tmp_path)
+    (issue,) = found.issues.to_dict("records")
+    assert (issue["severity"], issue["rule"]) == ("error", "ambiguous_image")
+    assert issue["value"] == "Annotations/s1/a.xml, Annotations/s2/a.xml"
+    assert found.images.empty
+    write_list(tmp_path, "train.txt", "s1/a")
+    write_list(tmp_path, "val.txt", "s2/a.jpg")
+    found = voc.read(tmp_path)
+    assert found.images[["path", "split"]].to_numpy().tolist() == [
+        ["JPEGImages/s1/a.jpg", "train"], ["JPEGImages/s2/a.jpg", "val"]
+    ]  # fmt: skip
+    assert found.issues.empty
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        (("train.txt", "valid.txt"), ("train", "valid")),
+        (("Train.txt", "Val.TXT"), ("train", "val")),
+        (("training.txt", "dev.txt"), ("training", "dev")),
+    ],
+)
+def test_lists_by_other_names(tmp_path, picture, voc_file, names, splits):
+    for stem, name in zip("ab", names, strict=True):
+        picture(f"JPEGImages/{stem}.jpg")
+        voc_file(stem)
+        write_list(tmp_path, name, f"{stem}.JPG")
+    write_list(tmp_path, "trainval.txt", "a", "b")
+    found = voc.read(tmp_path)
+    assert splits_of(found) == dict(zip("ab", splits, strict=True))
+    assert found.issues.empty
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
+def test_encodings_of_lists(tmp_path, picture, voc_file, encoding):
+    picture("JPEGImages/é.jpg")
+    voc_file("é")
+    write_list(tmp_path, "train.txt", "é", encoding=encoding)
+    if encoding == "latin-1":
+        with pytest.raises(DataError, match=r"train\.txt is not written in UTF-8"):
+            voc.read(tmp_path)
+    else:
+        assert splits_of(voc.read(tmp_path)) == {"é": "train"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "images"),
+    [
+        ("Annotations/{}", "JPEGImages/{}"),
+        ("Annotations/{}", "images/{}"),
+        ("Annotations/{}", "JPEGImages"),
+        ("{}/annotations", "{}/images"),
+        ("{}/xml", "{}/JPEGImages"),
+    ],
+)
+def test_places_of_the_images_of_splits(tmp_path, picture, voc_file, annotations, images):
+    for split, name in (("train", "a"), ("val", "b")):
+        picture(f"{images.format(split)}/{name}.jpg")
+        voc_file(name, folder=annotations.format(split))
+    found = voc.read(tmp_path)
+    assert found.images[["path", "split"]].to_numpy().tolist() == [
+        [f"{images.format(split)}/{name}.jpg", split] for split, name in (("train", "a"),
+                                                                         ("val", "b"))
+    ]  # fmt: skip
+    assert found.issues.empty
+
+
+def test_nothing_outside_the_folder_is_taken(tmp_path, picture, voc_file):
+    picture("images/a.jpg")
+    voc_file("a", folder="set")
+    with pytest.raises(DataError, match="none of the 1 images was found"):
+        voc.read(tmp_path / "set", annotations=".")
+
+
+def test_a_copy_with_its_originals_file_name(tmp_path, picture, voc_file):
+    """Augmented: the boxes of a_flip.xml are those of a_flip.jpg."""
+    for stem in ("a", "a_flip"):
+        picture(f"JPEGImages/{stem}.jpg")
+        voc_file(stem, cat(1, 2, 3, 4), filename="a.jpg")
+    found = voc.read(tmp_path)
+    assert found.images["path"].tolist() == ["JPEGImages/a.jpg", "JPEGImages/a_flip.jpg"]
+    (issue,) = found.issues.to_dict("records")
+    assert (issue["severity"], issue["rule"]) == ("warning", "other_file_name")
+    assert "Annotations/a_flip.xml: 'a.jpg' -> a_flip.jpg" in issue["value"]
+    (tmp_path / "JPEGImages/a_flip.jpg").unlink()
+    assert voc.read(tmp_path).images["path"].tolist() == ["JPEGImages/a.jpg"] * 2
+
+
+def test_a_namesake_in_another_folder_is_not_preferred(tmp_path, picture, voc_file):
+    picture("JPEGImages/cat.jpg")
+    picture("1.png")  # a preview, say
+    voc_file("1", filename="cat.jpg")
+    assert voc.read(tmp_path).images["path"].tolist() == ["JPEGImages/cat.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("filename", "rule"),
+    [("C:\\x\\a.jpg", "image_path"), ("A.JPG", "image_spelling"), ("a.png", "image_ending")],
+)
+def test_how_an_image_was_found_is_said(tmp_path, picture, voc_file, filename, rule):
+    picture("JPEGImages/a.jpg")
+    voc_file("a", filename=filename)
+    assert rules(voc.read(tmp_path)) == {rule: 1}
+
+
+def test_files_that_cannot_be_read_are_named(tmp_path, picture, voc_file):
+    picture("JPEGImages/a.jpg")
+    path = voc_file("a", cat(1, 2, 3, 4))
+    (tmp_path / "Annotations/gone.xml").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "Annotations/folder.xml").mkdir()
+    with pytest.raises(DataError, match=r"gone\.xml: it is a link to .*nowhere") as error:
+        voc.read(tmp_path)
+    assert "folder.xml" not in str(error.value)
+    (tmp_path / "Annotations/gone.xml").unlink()
+    deep = "<b>" * 5000 + "</b>" * 5000
+    path.write_text(path.read_text().replace("</object>", f"{deep}</object>"))
+    assert len(voc.read(tmp_path).boxes) == 1
+    with pytest.raises(DataError, match=r"a\.xml: an <object> is nested too deeply"):
+        voc.read(tmp_path, extra=True)
+
+
+def test_a_declared_encoding_that_is_wrong_has_a_way_out(tmp_path, picture, voc_file):
+    picture("JPEGImages/a.jpg")
+    path = voc_file("a", cat(1, 2, 3, 4).replace("cat", "é"))
+    text = f'<?xml version="1.0" encoding="UTF-8"?>\n{path.read_text("utf-8")}'
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match=r"not UTF-8 as it declares.*option 'encoding'"):
+        voc.read(tmp_path)
+    assert voc.read(tmp_path, encoding="latin-1").classes["class_name"].tolist() == ["é"]
+
+
+def test_a_file_name_that_is_not_utf8(tmp_path, voc_file):
+    path = voc_file("a")
+    path.rename(path.with_name(os.fsdecode(b"caf\xe9.xml")))
+    with pytest.raises(DataError, match=r"not in UTF-8.*\n- .*Annotations/caf\\udce9\.xml"):
+        voc.read(tmp_path)

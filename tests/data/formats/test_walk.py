@@ -42,6 +42,11 @@ def test_links_are_followed_but_not_round_in_circles(tree, tmp_path_factory):
     ]  # fmt: skip
 
 
+def test_a_link_to_a_folder_above_is_not_followed(tree):
+    (tree / "a/above").symlink_to(tree)
+    assert list(walk.files_below(tree / "a")) == ["1.jpg"]
+
+
 def test_a_link_to_nothing_is_there(tree):
     (tree / "a/gone.jpg").symlink_to(tree / "nowhere")
     assert walk.files_in(tree / "a") == ["1.jpg", "gone.jpg"]

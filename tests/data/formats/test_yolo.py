@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pandas as pd
 import pytest
@@ -429,3 +430,190 @@ def test_class_numbers_that_are_none_cost_their_own_line_only(tmp_path, yolo_set
     assert found.boxes["class_name"].tolist() == ["dog", "cat"]
     assert found.boxes[BOX_COLUMNS].to_numpy().tolist() == [[16, 12, 48, 36], [24, 18, 40, 30]]
     assert found.issues["file"].tolist() == [f"train/labels/a.txt:{n}" for n in (1, 3)]
+
+
+# --- files that are not as they should be -------------------------------------------------------
+
+
+def test_a_link_to_nothing_is_a_missing_image(tmp_path, yolo_set):
+    """As git-annex and DVC leave them where the pictures were not fetched."""
+    yolo_set("0 0.5 0.5 0.5 0.5")
+    (tmp_path / "train/images/b.jpg").symlink_to(tmp_path / "not/fetched.jpg")
+    (tmp_path / "train/labels/b.txt").write_text("1 0.5 0.5 0.5 0.5")
+    found = yolo.read(tmp_path)
+    assert found.images["path"].tolist() == ["train/images/a.jpg", "train/images/b.jpg"]
+    assert found.boxes["image_id"].tolist() == ["a", "b"]
+
+
+def test_linked_folders_are_read(tmp_path, yolo_set, tmp_path_factory):
+    yolo_set("0 0.5 0.5 0.5 0.5")
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    for kind, name, text in (("images", "b.jpg", None), ("labels", "b.txt", "1 .5 .5 .5 .5")):
+        (elsewhere / kind).mkdir()
+        if text is None:
+            Image.new("RGB", (64, 48)).save(elsewhere / kind / name)
+        else:
+            (elsewhere / kind / name).write_text(text)
+        (tmp_path / "train" / kind / "x").symlink_to(elsewhere / kind)
+    found = yolo.read(tmp_path)
+    assert found.images["path"].tolist() == ["train/images/a.jpg", "train/images/x/b.jpg"]
+    assert found.boxes["class_name"].tolist() == ["cat", "dog"]
+
+
+def test_hidden_copies_are_no_pictures_and_no_labels(tmp_path, yolo_set, picture):
+    yolo_set("0 0.5 0.5 0.5 0.5")
+    picture("train/images/.ipynb_checkpoints/a-checkpoint.jpg")
+    picture("train/images/__MACOSX/a.jpg")
+    (tmp_path / "train/images/._a.jpg").write_bytes(b"\0\5\26\7")
+    (tmp_path / "train/labels/._a.txt").write_text("0 0.5 0.5 0.5 0.5")
+    (tmp_path / "._data.yaml").write_bytes(b"\0\5\26\7")
+    found = yolo.read(tmp_path)
+    assert found.images["path"].tolist() == ["train/images/a.jpg"]
+    assert found.issues.empty
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("[{name: cat}, dog]", "must be one text.* at 0:"),
+        ("[[cat], [dog]]", "must be one text.* at 0, 1:"),
+        ("{0: [cat, kitten], 1: dog}", "must be one text.* at 0:"),
+        ("{0: cat, 0: dog}", "there twice: 0"),
+        ("{0: cat, 00: dog}", "there twice: 0"),
+        ("{cat: 0}", "must map whole numbers"),
+    ],
+)
+def test_names_are_texts_and_numbers_differ(tmp_path, yolo_set, names, message):
+    yolo_set("")
+    (tmp_path / "data.yaml").write_text(f"train: train/images\nnames: {names}\n")
+    with pytest.raises(DataError, match=rf"data\.yaml: .*{message}"):
+        yolo.read(tmp_path)
+
+
+def test_aliases_do_not_multiply(tmp_path, yolo_set):
+    yolo_set("")
+    levels = "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))
+    text = f"a0: &a0 [cat]\n{levels}\ntrain: train/images\nnames: [*a8]\n"
+    (tmp_path / "data.yaml").write_text(text)
+    with pytest.raises(DataError, match="must be one text"):
+        yolo.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line", ["exported: 2024-02-30", "v: 2023-13-01", "v: 0b_", "<<: {nc: 2}", "nc: 02"]
+)
+def test_keys_of_others_do_not_count(tmp_path, yolo_set, line):
+    yolo_set("0 0.5 0.5 0.5 0.5")
+    with (tmp_path / "data.yaml").open("a") as file:
+        file.write(f"{line}\n")
+    assert yolo.read(tmp_path).issues.empty
+
+
+def test_a_merge_key_gives_names(tmp_path, yolo_set):
+    yolo_set("1 0.5 0.5 0.5 0.5")
+    text = "base: &b {names: [cat, NO]}\n<<: *b\ntrain: train/images\n"
+    (tmp_path / "data.yaml").write_text(text)
+    assert yolo.read(tmp_path).boxes["class_name"].tolist() == ["NO"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nc: '²'", "'nc' must be the number of classes"),
+        (f"nc: {'9' * 5000}", "'nc' must be the number of classes"),
+        ("x: " + "[" * 2000, "nested too deeply"),
+        (f"val: {'x' * 300}", "'val: x+' was not found"),
+        (f"path: {'x' * 300}\nval: y", "'val: y' was not found"),
+        ("val: {a: b}", "'val' must be a path"),
+        ("val: [[a]]", "'val' must be a path"),
+        ("path: [a]", "'path' must be one path"),
+        ("kpt_shape: [x, 3]", "'kpt_shape' must be"),
+    ],
+)
+def test_what_cannot_be_is_said(tmp_path, yolo_set, text, message):
+    yolo_set("")
+    with (tmp_path / "data.yaml").open("a") as file:
+        file.write(f"{text}\n")
+    with pytest.raises(DataError, match=message):
+        yolo.read(tmp_path)
+
+
+def test_the_yaml_that_is_a_link_to_nothing(tmp_path):
+    (tmp_path / "data.yaml").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"data\.yaml cannot be read: it is a link to"):
+        yolo.read(tmp_path)
+
+
+def test_another_sets_pictures_are_not_taken(tmp_path, picture):
+    """Roboflow's ../train/images, with a set of that place in the folder above."""
+    for place in ("set", "."):
+        picture(f"{place}/train/images/{'own' if place == 'set' else 'other'}.jpg")
+    (tmp_path / "set/data.yaml").write_text("train: ../train/images\nnames: [cat]\n")
+    found = yolo.read(tmp_path / "set")
+    assert found.images["path"].tolist() == ["train/images/own.jpg"]
+    assert rules(found)["path_assumed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("image", "label"),
+    [("a.jpg", "a.TXT"), ("caf\u00e9.jpg", "cafe\u0301.txt"), ("cafe\u0301.jpg", "caf\u00e9.txt")],
+)
+def test_labels_of_other_spelling(tmp_path, picture, image, label):
+    picture(f"images/{image}")
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / label).write_text("0 0.5 0.5 0.5 0.5")
+    (tmp_path / "data.yaml").write_text("train: images\nnames: [cat]\n")
+    found = yolo.read(tmp_path)
+    assert len(found.boxes) == 1
+    assert found.issues.empty
+
+
+def test_names_that_differ_in_case_are_two_names(tmp_path, picture):
+    picture("images/a.jpg")
+    picture("images/A.jpg")
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels/a.txt").write_text("0 0.5 0.5 0.5 0.5")
+    (tmp_path / "data.yaml").write_text("train: images\nnames: [cat]\n")
+    assert yolo.read(tmp_path).boxes["image_id"].tolist() == ["a"]
+
+
+def test_a_stray_label_with_a_large_ending_is_named(tmp_path, yolo_set):
+    yolo_set("0 0.5 0.5 0.5 0.5")
+    (tmp_path / "train/labels/z.TXT").write_text("0 0.5 0.5 0.5 0.5")
+    (issue,) = yolo.read(tmp_path).issues.to_dict("records")
+    assert (issue["rule"], "z.TXT" in issue["value"]) == ("label_without_image", True)
+
+
+def test_a_polygon_with_a_point_that_is_no_number_has_no_box(tmp_path, yolo_set):
+    yolo_set("0 0.1 0.1 nan 0.5 0.5 0.1 0.5 0.5\n0 0.1 0.1 0.5 nan 0.5 0.1")
+    boxes = yolo.read(tmp_path).boxes
+    assert boxes[["x1", "y1"]].isna().to_numpy().tolist() == [[True, False], [False, True]]
+
+
+def test_a_label_file_that_cannot_be_read_is_an_error(tmp_path, yolo_set):
+    yolo_set(None)
+    (tmp_path / "train/labels").mkdir()
+    (tmp_path / "train/labels/a.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "train/labels/b.txt").mkdir()
+    (issue,) = yolo.read(tmp_path).issues.to_dict("records")
+    assert (issue["severity"], issue["rule"]) == ("error", "malformed_line")
+    assert (issue["file"], "is a link to" in issue["value"]) == ("train/labels/a.txt", True)
+
+
+def test_a_file_name_that_is_not_utf8(tmp_path, yolo_set):
+    yolo_set("")
+    name = os.fsdecode(b"caf\xe9.jpg")
+    (tmp_path / "train/images/a.jpg").rename(tmp_path / "train/images" / name)
+    with pytest.raises(DataError, match=r"not in UTF-8.*\n- train/images/caf\\udce9\.jpg"):
+        yolo.read(tmp_path)
+
+
+def test_lists_have_no_option_for_images(tmp_path, yolo_set, picture):
+    yolo_set("", train="list.txt")
+    (tmp_path / "list.txt").write_text("x.jpg\n")
+    with pytest.raises(DataError, match=r"Correct the paths in list\.txt") as error:
+        yolo.read(tmp_path)
+    assert "'images'" not in str(error.value)
+    yolo_set("", train="train/images/a.jpg")
+    with pytest.raises(DataError, match=r"names the picture train/images/a\.jpg"):
+        yolo.read(tmp_path)

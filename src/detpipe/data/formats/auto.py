@@ -17,7 +17,7 @@ from detpipe.data.formats.beginnings import header
 from detpipe.data.formats.foreign import Foreign, foreign
 from detpipe.data.formats.join import below
 from detpipe.data.formats.recognise import Found, recognise
-from detpipe.data.formats.survey import Survey
+from detpipe.data.formats.survey import DEPTH, Survey
 
 logger = logging.getLogger(__name__)
 
@@ -122,10 +122,11 @@ def _pictures_alone(others: Sequence[Foreign], survey: Survey) -> Found:
     if pictures and not files:
         return folder
     if files:
+        more = f" ({len(survey.unopened)} were not opened)" if survey.unopened else ""
         raise DataError(
             one_message(
-                f"{root} holds {pictures} picture(s) and files that may be annotations, but in no "
-                f"form that is known; set data.reader yourself, with options:",
+                f"{root} holds {pictures} picture(s) and files that may be annotations{more}, but "
+                f"in no form that is known; set data.reader yourself, with options:",
                 _at_most([_what_it_is(file, survey) for file in files], shown=10),
             )
             + (f"\n{way_out}" if pictures else "")
@@ -146,7 +147,8 @@ def _nothing(survey: Survey) -> str:
     if archives:
         return f"{root} holds only packed files ({sample(archives)}): unpack them there first"
     names = [f.path(name) for f in survey.folders.values() for name in f.files(*f.names)]
-    there = sample(names) if names else "it is empty"
+    empty = f"nothing in {DEPTH} levels of folders" if survey.deeper else "it is empty"
+    there = sample(names) if names else empty
     return (
         f"no data set was found in {root}: no pictures and no annotations ({there}); name its "
         f"folder with --params raw=<folder>"

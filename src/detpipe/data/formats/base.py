@@ -200,6 +200,11 @@ def existing_folder(root: Path) -> Path:
         DataError: it is not.
     """
     root = Path(root)
+    if root.is_file():
+        raise DataError(
+            f"{root} is a file: name the folder that holds the data set, pictures and all (of an "
+            f"archive, zip://::{root})"
+        )
     if not root.is_dir():
         raise DataError(
             f"the data set's folder {root} does not exist (working folder: {Path.cwd()}); "

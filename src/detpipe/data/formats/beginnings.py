@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from detpipe.core.errors import DataError
 from detpipe.data.formats.base import IssueLog
 from detpipe.data.formats.csv_columns import columns as columns_of
+from detpipe.data.formats.csv_files import fields, without_header
+from detpipe.data.formats.csv_text import is_idle
 
 OPEN_IMAGES = frozenset(("ImageID", "LabelName", "XMin", "XMax", "YMin", "YMax"))
 """Columns of Open Images' boxes."""
@@ -64,7 +66,14 @@ def is_coco(text: str) -> bool:
         or has(shape, ".annotations[].segmentation")  # the first may fill the whole beginning
         or (has(shape, ".images") and bool(shape & {".annotations", ".categories"}))
         or has(shape, ".categories[].id", ".categories[].name")
+        or _in_front(shape, text)
     )
+
+
+def _in_front(shape: frozenset[str], text: str) -> bool:
+    """Whether what COCO's files have before their lists is so long that no list is to be seen."""
+    keys = {path for path in shape if path.rfind(".") == 0}
+    return ".info" in keys and keys <= {".info", ".licenses"} and not text.rstrip().endswith("}")
 
 
 def first_tag(text: str) -> str:
@@ -81,7 +90,9 @@ def is_voc(text: str) -> bool:
 
 def is_yolo(text: str) -> bool:
     """Whether a YAML file that begins so describes a YOLO data set."""
-    keys = set(re.findall(r"^([\w-]+)\s*:", text, re.M))
+    # In flow style keys may stand anywhere; in block style only those without blanks in front.
+    before = r"[{,]\s*" if text.lstrip().startswith("{") else "^"
+    keys = set(re.findall(before + r"""["']?([\w-]+)["']?\s*:""", text, re.M))
     return bool(keys & {"names", "nc"}) and bool(keys & {"train", "val", "valid", "test"})
 
 
@@ -103,21 +114,21 @@ def is_yolo_label(text: str) -> bool:
 
 def header(text: str) -> list[str]:
     """The fields of a csv file's first line."""
-    line = text.split("\n", 1)[0].rstrip("\r")
+    line = next((line for line in text.split("\n") if not is_idle([line])), "")
     try:
-        return next(csv.reader([line], delimiter=max(",;\t", key=line.count)), [])
+        return fields(line)
     except csv.Error:  # it is no text
         return []
 
 
-def is_csv(fields: Sequence[str]) -> bool:
+def is_csv(names: Sequence[str]) -> bool:
     """Whether the csv reader can tell the columns of a file with these."""
-    if set(fields) >= OPEN_IMAGES:
+    if set(names) >= OPEN_IMAGES:
         return False
-    if len(fields) == 6 and all(f.strip().replace(".", "", 1).isdigit() for f in fields[1:5]):
-        return True  # no header
+    if without_header(names):
+        return True
     try:
-        columns_of(fields, {}, file="", log=IssueLog())
+        columns_of(names, {}, file="", log=IssueLog())
     except DataError:
         return False
     return True

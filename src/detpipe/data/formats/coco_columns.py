@@ -259,7 +259,7 @@ def _any(records: Sequence[_Annotation], piece: bytes) -> _Part:
                 sides[row], traced[row] = box, True
     odd = [
         (key_of(records[row].id), msgspec.json.encode(records[row].bbox).decode())
-        for row in np.flatnonzero(~np.isfinite(sides).all(axis=1))
+        for row in np.flatnonzero(~np.isfinite(sides).all(axis=1)).tolist()
         if records[row].bbox is not None
     ]
     return _Part(

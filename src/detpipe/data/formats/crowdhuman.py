@@ -6,7 +6,7 @@ import codecs
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from detpipe.data.formats.base import (
     Annotations,
     IssueLog,
     existing_folder,
+    known_sizes,
     make_tables,
     relative,
     sample,
@@ -32,9 +33,6 @@ from detpipe.data.remote import resolve
 Kind = Literal["fbox", "vbox", "hbox"]
 
 
-_Side = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
-
-
 class _Box(msgspec.Struct):
     tag: str
     fbox: list[float] | None = None
@@ -47,8 +45,8 @@ class _Box(msgspec.Struct):
 class _Image(msgspec.Struct):
     ID: str
     gtboxes: list[_Box] = []
-    width: _Side = 0
-    height: _Side = 0
+    width: float = 0
+    height: float = 0
 
 
 def read(
@@ -94,15 +92,14 @@ def read(
         names = [record.ID if "." in record.ID[-5:] else f"{record.ID}.jpg" for record in records]
         paths = locate_images(names, finder, source=source, root=root, log=log)
         start = sum(len(frame) for frame in frames)
-        frames.append(
-            pd.DataFrame(
-                {
-                    "key": [record.ID for record in records], "path": paths, "split": split,
-                    "width": [record.width for record in records],
-                    "height": [record.height for record in records],
-                }
-            )
+        frame = pd.DataFrame(
+            {
+                "key": [record.ID for record in records], "path": paths, "split": split,
+                "width": np.array([record.width for record in records], np.float64),
+                "height": np.array([record.height for record in records], np.float64),
+            }
         )  # fmt: skip
+        frames.append(known_sizes(frame, file=source, log=log))
         rows.append(_boxes(records, box, source, log, start=start, extra=extra))
     table = pd.concat(frames, ignore_index=True)
     keys, splits = table["key"], table["split"]

@@ -15,9 +15,11 @@ from detpipe.data.formats.base import (
     Annotations,
     IssueLog,
     existing_folder,
+    known_sizes,
     make_tables,
     relative,
     sample,
+    unique_ids,
 )
 from detpipe.data.formats.csv_columns import SCORES, WITHOUT_HEADER, corners
 from detpipe.data.formats.csv_columns import columns as columns_of
@@ -25,6 +27,7 @@ from detpipe.data.formats.csv_files import fields, find_files, separator, withou
 from detpipe.data.formats.csv_text import first_line, read_table
 from detpipe.data.formats.locate import ImageFinder, locate_images
 from detpipe.data.formats.shares import in_pixels, picture_sizes
+from detpipe.data.formats.walk import exists, why
 from detpipe.data.remote import resolve
 
 _YES = ("1", "1.0", "true", "yes")
@@ -92,6 +95,8 @@ def read(
     given = {ours: str(theirs) for ours, theirs in (columns or {}).items()}
     if class_name and "class_name" in given:
         raise DataError("options 'class_name' and 'columns: class_name' exclude each other")
+    if encoding.lower() in ("utf-8", "utf8"):
+        encoding = "utf-8-sig"  # the same, and without the mark that Excel puts in front
     options = _Options(root, given, by_position, images, class_name, encoding, extra)
     files = find_files(
         root, annotations, None if by_position else given, encoding, log,
@@ -142,9 +147,11 @@ def _rows(split: str, path: Path, options: _Options, log: IssueLog) -> pd.DataFr
     rows = _load(path, source, options, log)
     if "split" not in rows:
         rows["split"] = split
+    rows["path"] = rows["path"].str.strip()
     for column in ("width", "height"):
-        sizes = pd.to_numeric(rows[column], errors="coerce") if column in rows else 0
-        rows[column] = pd.Series(sizes, index=rows.index).fillna(0).astype("int64")
+        sizes = pd.to_numeric(rows[column], errors="coerce") if column in rows else 0.0
+        rows[column] = pd.Series(sizes, index=rows.index, dtype="float64")
+    rows = known_sizes(rows, file=source, log=log)
     if options.class_name:
         rows["class_name"] = options.class_name
     rows = corners(rows, file=source, log=log)
@@ -208,10 +215,10 @@ def _pictures(rows: pd.DataFrame, log: IssueLog) -> tuple[pd.DataFrame, pd.Serie
     keys = ["split", "path"]
     image = rows.groupby(keys, sort=False, dropna=False).ngroup()
     pictures = rows.drop_duplicates(keys).reset_index(drop=True)
-    in_two = pictures["path"].duplicated(keep=False)
-    pictures["image_id"] = pictures["path"].where(
-        ~in_two, pictures["split"] + "-" + pictures["path"]
-    )
+    paths, with_split = pictures["path"], pictures["split"] + "-" + pictures["path"]
+    some = paths.where(~paths.duplicated(keep=False), with_split)
+    numbered = [f"{number}-{path}" for number, path in enumerate(paths)]
+    pictures["image_id"] = unique_ids([some.tolist(), with_split.tolist(), numbered])
     if "group" in rows:
         groups = rows.groupby(image)["group"].nunique()
         if (groups > 1).any():
@@ -233,7 +240,7 @@ def _classes(
 ) -> list[str] | None:
     """The classes in label order; None where no file says."""
     path = resolve(root, given) if given is not None else files[0][1].parent / "classes.txt"
-    if not path.is_file():
+    if not exists(path):
         if given is not None:
             raise DataError(f"no such file of classes: {path}")
         return None
@@ -241,6 +248,8 @@ def _classes(
         names = [line.strip() for line in path.read_text("utf-8-sig").splitlines()]
     except UnicodeError as error:
         raise DataError(f"{path} is not written in UTF-8: {error}") from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {why(path, error)}") from error
     names = [name for name in names if name]
     used = set(boxes["class_name"].str.strip().unique())
     if given is None and not used <= set(names):

@@ -40,6 +40,9 @@ OPTIONAL: Mapping[str, tuple[str, ...]] = {
     "area": ("area",),
     "extra": ("extra",),
 }
+_FOUR_POINTS = frozenset(("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4"))
+_NOTHING = ("", "nan", "none", "null")
+"""How programs write that there is no number."""
 WITHOUT_HEADER = ("path", "x1", "y1", "x2", "y2", "class_name")
 SCORES = ("score", "scores", "confidence")
 """Columns that only predictions have."""
@@ -72,6 +75,15 @@ def columns(
         raise DataError(
             f"{file}: option 'columns' has {sample([*wrong, *absent])}; it maps our names "
             f"({', '.join(ours)}) to the file's ({', '.join(there)})"
+        )
+    if (
+        not set(given) & {*BOX_COLUMNS, *SIDES, *TEXTS}
+        and {name.strip().lower() for name in there} >= _FOUR_POINTS
+    ):
+        raise DataError(
+            f"{file}: a box has four points ({', '.join(there)}), but boxes must be upright: add "
+            f"columns of the smallest and the largest x and y, and name them with the reader's "
+            f"option 'columns': {{x1: xmin, y1: ymin, x2: xmax, y2: ymax}}"
         )
     plain = {n: a for n, a in GUESSES.items() if n not in BOX_COLUMNS}
     if classless:
@@ -124,7 +136,7 @@ def _guess(
 def corners(rows: pd.DataFrame, *, file: str, log: IssueLog) -> pd.DataFrame:
     """The rows with float ``x1 y1 x2 y2``, NaN for what is no number; ``blank``: all four empty.
 
-    Numbers with a decimal comma are an error in ``log``.
+    Numbers with a decimal comma are an error in ``log``, which shows what is no number, too.
     """
     text = next((name for name in TEXTS if name in rows), None)
     sides = ["x", "y", "w", "h"] if text == "bbox" or "w" in rows else BOX_COLUMNS
@@ -142,7 +154,15 @@ def corners(rows: pd.DataFrame, *, file: str, log: IssueLog) -> pd.DataFrame:
         x, y = numbers["x"], numbers["y"]
         numbers = numbers.assign(x1=x, y1=y, x2=x + numbers["w"], y2=y + numbers["h"])
     blank = pd.Series(False, index=rows.index)
-    blank[odd.index] = (odd == "").all(axis=1)
+    blank[odd.index] = odd.apply(lambda column: column.str.lower().isin(_NOTHING)).all(axis=1)
+    wrong = odd.index[~blank[odd.index]]
+    if len(wrong):
+        written = rows[sides if text is None else [text]].loc[wrong].head(6).itertuples(index=False)
+        log.add(
+            "info", "box_as_written", file=file,
+            value=f"{len(wrong)} row(s): {sample(map('; '.join, written))}",
+            action="a box must be four numbers",
+        )  # fmt: skip
     return rows.assign(blank=blank, **{column: numbers[column] for column in BOX_COLUMNS})
 
 
@@ -151,5 +171,5 @@ def _parts(texts: pd.Series, sides: Sequence[str]) -> pd.DataFrame:
     value, between = r"([^\s,;()\[\]{}]+)", r"[\s,;]+"
     pattern = rf"^[\s(\[{{]*{between.join([value] * 4)}[\s)\]}}]*$"
     pieces = texts.str.extract(pattern).set_axis(list(sides), axis=1)
-    blank = texts.str.strip("()[]{} ") == ""
+    blank = texts.str.strip("()[]{} ").str.lower().isin(_NOTHING)
     return pieces.astype("str").fillna("?").mask(blank, "")

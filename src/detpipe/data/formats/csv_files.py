@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ from detpipe.core.errors import DataError
 from detpipe.data.formats.base import IssueLog, relative, sample, split_in_name
 from detpipe.data.formats.csv_columns import SCORES, columns
 from detpipe.data.formats.csv_text import first_line
+from detpipe.data.formats.walk import exists, visible
 from detpipe.data.remote import resolve
 
 
@@ -52,11 +54,12 @@ def find_files(
             names = [given] if isinstance(given, str) else list(given)
             paths = [resolve(root, name) for name in names]
             files = [(split_of(path, root), path) for path in paths]
-        absent = [str(path) for _, path in files if not path.is_file()]
+        absent = [str(path) for _, path in files if not exists(path)]
         if absent or not files:
             raise DataError(f"no such annotation file: {', '.join(absent) or 'none given'}")
         return files
-    paths = sorted([*root.glob("*.csv"), *root.glob("*/*.csv"), *root.glob("*/*/*.csv")])
+    there = visible(root, "*.csv", "*/*.csv", "*/*/*.csv")
+    paths = sorted(path for path in there if not path.is_dir())
     found = [
         _look_at(path, split_of(path, root), known, encoding, classless=classless) for path in paths
     ]
@@ -124,5 +127,11 @@ def fields(line: str) -> list[str]:
 
 def without_header(names: Sequence[str]) -> bool:
     """Whether these are values of path, x1, y1, x2, y2, class rather than names of columns."""
-    numbers = all(word.strip().replace(".", "", 1).isdigit() or not word for word in names[1:5])
-    return len(names) == 6 and numbers
+    return len(names) == 6 and all(not word or _is_number(word) for word in names[1:5])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return isfinite(float(text))
+    except ValueError:
+        return False

@@ -121,7 +121,7 @@ class ImageFinder:
         if key not in self._names:
             try:
                 with os.scandir(folder.joinpath(*below)) as entries:
-                    self._names[key] = frozenset([e.name for e in entries if e.is_file()])
+                    self._names[key] = frozenset([e.name for e in entries if _is_file(e)])
             except (OSError, ValueError):  # ValueError: a null character
                 self._names[key] = frozenset()
         return self._names[key]
@@ -134,6 +134,11 @@ class ImageFinder:
                     table.setdefault(_loose_key(name, stem=stem), []).append(folder / name)
             self._loose[folder, stem] = table
         return self._loose[folder, stem]
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    # is_file raises for a link to itself.
+    return os.path.isfile(entry.path) if entry.is_symlink() else entry.is_file()  # noqa: PTH113
 
 
 def _below(folder: Path, root: Path) -> str:

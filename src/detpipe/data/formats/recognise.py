@@ -5,8 +5,10 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
+from detpipe.data.formats.base import IMAGE_SUFFIXES
 from detpipe.data.formats.beginnings import (
     OPEN_IMAGES,
     header,
@@ -17,6 +19,7 @@ from detpipe.data.formats.beginnings import (
     is_yolo,
     is_yolo_label,
 )
+from detpipe.data.formats.csv_files import without_header
 from detpipe.data.formats.survey import (
     Survey,
     by_home,
@@ -112,6 +115,9 @@ def _voc_place(place: str) -> tuple[str, str]:
     if "Annotations" in parts:
         return "/".join(parts[: parts.index("Annotations")]), "Annotations"
     of_split = [at for at, part in enumerate(parts) if is_split(part)]
+    small = [at for at, part in enumerate(parts) if part.lower() == "annotations"]
+    if small and small[0] < min(of_split, default=len(parts)):  # annotations/train/a.xml
+        return "/".join(parts[: small[0]]), parts[small[0]]
     if of_split:
         return "/".join(parts[: of_split[0]]), ""
     return ("/".join(parts[:-1]), parts[-1]) if parts else ("", ".")
@@ -139,7 +145,10 @@ _LISTS = ("train.txt", "val.txt", "test.txt", "trainval.txt")
 
 
 def _lines(survey: Survey, file: str) -> list[str]:
-    text = (survey.root / file).read_text("utf-8-sig", "replace")
+    try:
+        text = (survey.root / file).read_text("utf-8-sig", "replace")
+    except OSError:  # the reader says so
+        return []
     return [line for line in text.splitlines() if line.strip()]
 
 
@@ -196,9 +205,11 @@ def _class_lists(survey: Survey) -> list[str]:
 
 
 def _csv(survey: Survey) -> list[Found]:
-    fields = {file: header(survey.head(file)) for file in files_of(survey, ".csv", ".tsv")}
+    files = files_of(survey, ".csv", ".tsv", ".txt")
+    fields = {file: header(survey.head(file)) for file in files}
+    with_boxes = [f for f in files if is_csv(fields[f]) and not _is_other_text(f, fields[f])]
     found = []
-    for base, group in by_home(survey, [f for f in fields if is_csv(fields[f])]).items():
+    for base, group in by_home(survey, with_boxes).items():
         named = [file for file in group if split_of(file)]
         together = by_split(named)
         alone = [file for file in group if together is None or file not in named]
@@ -211,6 +222,12 @@ def _csv(survey: Survey) -> list[Found]:
             why = f"a box a row in {under(base, *one.values())}{scored}"
             found.append(Found("csv", base, {"annotations": options}, why))
     return found
+
+
+def _is_other_text(file: str, fields: Sequence[str]) -> bool:
+    """Whether a .txt has six values that do not begin with a picture's name: tracks, say."""
+    picture = PurePosixPath(fields[0].replace("\\", "/")).suffix.lower() in IMAGE_SUFFIXES
+    return file.lower().endswith(".txt") and without_header(fields) and not picture
 
 
 _SCORES = frozenset(("score", "scores", "confidence"))

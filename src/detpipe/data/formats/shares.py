@@ -32,7 +32,7 @@ def picture_sizes(root: Path, paths: Iterable[str]) -> Sizes:
 def _size(path: Path) -> tuple[int, int]:
     try:
         height, width = upright_size(path)
-    except DataError:
+    except (DataError, OSError):  # OSError: a name that is too long
         return 0, 0
     return width, height
 

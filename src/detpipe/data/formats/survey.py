@@ -12,18 +12,23 @@ from pathlib import Path, PurePath, PurePosixPath
 
 from detpipe.core.errors import DataError
 from detpipe.data.formats.base import IMAGE_SUFFIXES, sample, split_in_name
+from detpipe.data.formats.walk import is_hidden
 
 DEPTH = 6
 """Levels below the folder that are looked at."""
 MOST_FILES = 5_000_000
 """More files than that are not listed: a home folder, say."""
-MOST_HEADS = 500
-"""Files of one ending that are opened, all in all."""
+MOST_BYTES = 2**26
+"""Bytes read of files of one ending, all in all."""
 HEAD = 65_536
 """Bytes read of a file."""
 
-_PER_FOLDER = 20
+_OPENING = 4096
+"""Bytes that can be read in the time that opening a file takes."""
+_PER_FOLDER = 100
 """JSON, csv and YAML files of one folder that are opened."""
+_TELLING = re.compile(r"(instances_|_annot|result\.json|data(set)?\.ya?ml)")
+"""What names of files begin with that describe a data set."""
 _BESIDE = frozenset(("annotations", "annotation", "labels", "label"))
 """Folders that hold annotations of pictures elsewhere."""
 
@@ -60,6 +65,12 @@ class Survey:
 
     Hidden files, and ``__MACOSX``, are left out. Links are followed, but not to a folder above.
 
+    Attributes:
+        root: the folder.
+        folders: place → what is in it.
+        deeper: whether there are folders further down, which were not looked at.
+        unopened: files that might have told more; too many of their ending had been opened.
+
     Raises:
         DataError: there are too many files.
     """
@@ -67,7 +78,9 @@ class Survey:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.folders: dict[str, Folder] = {}
-        self._heads: dict[str, dict[str, str]] = {}
+        self.unopened: set[str] = set()
+        self._heads: dict[str, str] = {}
+        self._read: Counter[str] = Counter()
         self._pictures: Counter[str] = Counter()
         self._count = 0
         level = [""]
@@ -75,6 +88,7 @@ class Survey:
             listed = [self._list(place) for place in level]
             self.folders.update((folder.place, folder) for folder in listed)
             level = [folder.path(name) for folder in listed for name in folder.folders]
+        self.deeper = bool(level)
         for folder in self.folders.values():
             for place in (folder.place, *map(str, PurePosixPath(folder.place).parents)):
                 self._pictures["" if place == "." else place] += folder.pictures()
@@ -84,10 +98,11 @@ class Survey:
         try:
             with os.scandir(self.root / place) as entries:
                 for entry in entries:
-                    if entry.name.startswith(".") or entry.name == "__MACOSX":
+                    if is_hidden(entry.name):
                         continue
-                    if entry.is_dir():
-                        if not (entry.is_symlink() and _leads_up(entry.path)):
+                    linked = entry.is_symlink()  # maybe to itself, which is_dir raises for
+                    if os.path.isdir(entry.path) if linked else entry.is_dir():  # noqa: PTH112
+                        if not (linked and _leads_up(entry.path)):
                             folder.folders.append(entry.name)
                     else:
                         folder.names.setdefault(suffix_of(entry.name), []).append(entry.name)
@@ -111,11 +126,13 @@ class Survey:
     def head(self, file: str) -> str:
         """The beginning of a file as text; '' once too many of its ending have been opened.
 
-        Bytes that are no UTF-8 become U+FFFD, those of UTF-16 with a mark are understood.
+        Bytes that are no UTF-8 become U+FFFD, those of UTF-16 with a mark are understood. Lines end
+        with a line feed, whatever the file has.
         """
-        heads = self._heads.setdefault(suffix_of(file), {})
-        if file not in heads:
-            if len(heads) >= MOST_HEADS:
+        if file not in self._heads:
+            suffix = suffix_of(file)
+            if self._read[suffix] >= MOST_BYTES:
+                self.unopened.add(file)
                 return ""
             try:
                 with (self.root / file).open("rb") as stream:
@@ -123,8 +140,10 @@ class Survey:
             except OSError:
                 data = b""
             wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-            heads[file] = data.decode("utf-16" if wide else "utf-8-sig", "replace")
-        return heads[file]
+            text = data.decode("utf-16" if wide else "utf-8-sig", "replace")
+            self._heads[file] = text.replace("\r\n", "\n").replace("\r", "\n")
+            self._read[suffix] += max(len(data), _OPENING)
+        return self._heads[file]
 
     def pictures(self, place: str = "") -> int:
         """How many picture files there are at ``place`` and below."""
@@ -198,7 +217,7 @@ def _some(folder: Folder, *suffixes: str) -> list[str]:
     """Files of a folder to look into: those whose names speak of a data set come first."""
     names = folder.files(*suffixes)
     if len(names) > _PER_FOLDER:
-        telling = [n for n in names if n.startswith(("instances_", "_annot")) or split_in_name(n)]
+        telling = [n for n in names if _TELLING.match(n) or split_in_name(n)]
         names = list(dict.fromkeys([*telling[:_PER_FOLDER], *spread(names, at_most=_PER_FOLDER)]))
     return [folder.path(name) for name in names[:_PER_FOLDER]]
 

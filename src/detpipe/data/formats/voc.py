@@ -90,11 +90,15 @@ def read(
         dtype="str",
     )
     _say_what_they_are(things, log)
-    odd = np.array([thing.odd for thing in things], object)
-    boxes["file"] = np.repeat(np.array([relative(f.path, root) for f in files], object), counts)
-    boxes["value"] = pd.Series(odd, dtype="str")
-    _say_what_is_odd(boxes[odd != ""], log)
-    return make_tables(image_rows, boxes[odd == ""], None, log)
+    odd = np.array([bool(thing.odd) for thing in things], bool)
+    if odd.any():
+        owner = np.repeat(np.arange(len(files)), counts)
+        rows = boxes[odd].assign(
+            file=[relative(files[at].path, root) for at in owner[odd]],
+            value=[thing.odd for thing in things if thing.odd],
+        )
+        _say_what_is_odd(rows, log)
+    return make_tables(image_rows, boxes[np.logical_not(odd)], None, log)
 
 
 def _boxes(things: Sequence[Thing], base: float, *, extra: bool) -> pd.DataFrame:
