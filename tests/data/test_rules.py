@@ -143,6 +143,7 @@ CASES = {
     "same_picture": of_files(alike, images=("b",)),
     "same_picture_in_two_splits": of_files(alike, *BOTH, splits=SPLITS, images=("a",)),
     "near_duplicate": of_files(smooth, images=("b",)),
+    "near_duplicate_to_divide": of_files(smooth),
     "near_duplicate_in_two_splits": of_files(smooth, *BOTH, splits=SPLITS, images=("a",)),
     "images_without_boxes": Case(lambda data_set, _: data_set(FINE[0])),
     "boxes_are_shares": Case(shares),

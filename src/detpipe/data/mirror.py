@@ -109,15 +109,18 @@ class Mirror:
         """Path → what was copied, and the time if the last line tells one."""
         known: dict[str, _Known] = {}
         whole_since = None
-        with contextlib.suppress(FileNotFoundError), self._file.open(encoding="utf-8") as lines:
-            for line in lines:
-                try:
-                    name, *rest = json.loads(line)
-                    whole_since = None if rest else name
-                    if rest:
-                        known[name] = _Known(*rest)
-                except (ValueError, TypeError):  # cut short by a kill: it is copied again
-                    whole_since = None
+        try:  # a damaged line is no reason to copy nothing
+            lines = self._file.read_text("utf-8", "replace").split("\n")
+        except FileNotFoundError:
+            lines = []
+        for line in filter(None, lines):
+            try:
+                name, *rest = json.loads(line)
+                whole_since = None if rest else name
+                if rest:
+                    known[name] = _Known(*rest)
+            except (ValueError, TypeError):  # cut short by a kill: it is copied again
+                whole_since = None
         return known, whole_since
 
     @property

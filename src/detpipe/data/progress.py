@@ -49,8 +49,10 @@ def _bar(steps: Iterable[T], total: int, what: str) -> Generator[T]:
     )
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(
+    bar = Progress(
         *columns, TimeRemainingColumn(), console=log_console(), transient=True,
         refresh_per_second=4,
-    ) as bar:  # fmt: skip
-        yield from bar.track(steps, total=total, description=what)
+    )  # fmt: skip
+    task = bar.add_task(what, total=total)  # before the bar starts: what is quick is shown too
+    with bar:
+        yield from bar.track(steps, total=total, task_id=task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import unicodedata
 from collections.abc import Mapping
 
 import numpy as np
@@ -130,6 +131,8 @@ def _groups(images: pd.DataFrame, config: SplitConfig) -> pd.Series | None:
             f"data.split.group_pattern '{config.group_pattern}' is not found in {len(unfit)} of "
             f"{len(images)} paths, the first: '{unfit.iloc[0]}'"
         )
+    # Names that look the same are the same.
+    found = found.map(lambda name: unicodedata.normalize("NFC", name))
     logger.info("split: %d groups of images, by data.split.group_pattern", found.nunique())
     return found
 

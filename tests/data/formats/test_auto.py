@@ -33,7 +33,8 @@ def said(found) -> pd.Series:
 
 def lines(message: str) -> list[tuple[DataConfig, str | None]]:
     """(configuration, folder) of every line that the message offers."""
-    offered = re.findall(r"data\.reader: (\{.*?\})(?: with --params raw=(\S+))?$", message, re.M)
+    pattern = r"data\.reader: (\{.*?\})(?: with --params raw=(\S+?))?(?:; or --params \S+)?$"
+    offered = re.findall(pattern, message, re.M)
     return [(DataConfig(reader=yaml.safe_load(text)), raw or None) for text, raw in offered]
 
 
@@ -75,6 +76,14 @@ def test_real_sets_that_are_clear(shared_data, name, direct, others):
 def test_cards_are_csv_and_voc_box_for_box_so_it_asks(shared_data):
     ways = ask(shared_data / "cards_csv")
     assert [config.reader.use.split(".")[-2] for config, _ in ways] == ["voc", "csv"]
+    with pytest.raises(DataError) as caught:
+        auto.read(shared_data / "cards_csv")
+    line = re.findall(r"or --params (\S+)$", str(caught.value), re.M)[1]
+    assert line == (
+        f"raw={shared_data}/cards_csv/images,data.reader.use=csv,"
+        "data.reader.annotations.test=test_labels.csv,"
+        "data.reader.annotations.train=train_labels.csv"
+    )
     first, second = (config.reader.build(Path(raw)) for config, raw in ways)
     assert first.images["split"].value_counts().to_dict() == {"test": 67, "train": 50}
     key = ["class_name", *BOX_COLUMNS]

@@ -64,11 +64,11 @@ def test_a_broken_run_leaves_nothing_and_a_killed_ones_rest_is_no_hindrance(tmp_
         patch.setattr(base.shutil, "copyfile", full)
         with pytest.raises(DataError, match=r"out cannot be written: .*No space left"):
             write("coco", found, tmp_path / "source", tmp_path / "out")
-    assert ".out.unfinished" in seen
+    assert ".out.detpipe-unfinished" in seen
     assert "out" not in seen
     assert [p.name for p in tmp_path.iterdir()] == ["source"]
-    (tmp_path / ".out.unfinished").mkdir()
-    (tmp_path / ".out.unfinished/half.json").write_text("{")
+    (tmp_path / ".out.detpipe-unfinished").mkdir()
+    (tmp_path / ".out.detpipe-unfinished/half.json").write_text("{")
     write("coco", found, tmp_path / "source", tmp_path / "out")
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["annotations", "images"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out", "source"]

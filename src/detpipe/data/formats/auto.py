@@ -25,7 +25,7 @@ _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 _ANNOTATION_LIKE = (".json", ".jsonl", ".xml", ".csv", ".tsv", ".yaml", ".yml", ".parquet")
 
 
-def read(root: Path) -> Annotations:
+def read(root: Path, *, extra: bool = False) -> Annotations:
     """Reads a data set in whatever format it is, judged by names and by what the files hold.
 
     It understands what the readers ``coco``, ``voc``, ``yolo``, ``csv``, ``openimages``,
@@ -40,6 +40,7 @@ def read(root: Path) -> Annotations:
     Args:
         root: the data set's folder; ``images.path`` is relative to it, however deep the data set
             lies.
+        extra: as the chosen reader's option of that name, where it has one.
 
     Raises:
         DataError: several ways to read it, each listed with the line of configuration that chooses
@@ -63,7 +64,7 @@ def read(root: Path) -> Annotations:
     log = IssueLog()
     log.add("info", "format", value=f"{chosen.reader}: {chosen.why}", action=f"{line}{left}")
     try:
-        found: Annotations = _spec(chosen).build(root / chosen.base)
+        found: Annotations = _spec(chosen).build(root / chosen.base, extra=extra)
     except DataError as error:
         raise DataError(
             f"{error}\n(reader: auto took the folder for {chosen.reader}: {chosen.why}. To read it "
@@ -88,7 +89,7 @@ def _choose(ways: Sequence[Found], others: Sequence[Foreign], survey: Survey) ->
     if len(listed) == 1 and all(way is listed[0] or way.reader == "csv" for way in ways):
         return listed[0]
     root = survey.root
-    lines = [f"{way.why}: {_line(way, root)}" for way in ways]
+    lines = [f"{way.why}: {_line(way, root)}{_params(way, root)}" for way in ways]
     lines += [f"{other.name} in {other.file}: {other.advice}" for other in others]
     raise DataError(
         one_message(f"{root} can be read in {len(ways)} ways; choose one:", _at_most(lines))
@@ -167,8 +168,20 @@ def _line(way: Found, root: Path) -> str:
     """The configuration that chooses this way, ready to paste."""
     import yaml
 
-    options = {"use": READERS[way.reader], **way.options}
+    options = {"use": way.reader, **way.options}
     text = yaml.safe_dump(options, default_flow_style=True, sort_keys=False, allow_unicode=True,
                           width=1_000_000).strip()  # fmt: skip
     where = f" with --params raw={root / way.base}" if way.base else ""
     return f"data.reader: {text}{where}"
+
+
+def _params(way: Found, root: Path) -> str:
+    """The same for the command line, where it can be said there."""
+    flat = {"use": way.reader}
+    for name, value in way.options.items():
+        inner = value if isinstance(value, dict) else {"": value}
+        flat |= {f"{name}.{key}".rstrip("."): text for key, text in inner.items()}
+    if any(not isinstance(text, str) or set(text) & set(",= ") for text in flat.values()):
+        return ""
+    parts = [f"raw={root / way.base}", *(f"data.reader.{k}={v}" for k, v in flat.items())]
+    return f"; or --params {','.join(parts)}"

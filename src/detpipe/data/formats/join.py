@@ -60,7 +60,7 @@ class JoinedSet(Spec):
         return ClassesConfig(rename=self.rename, keep=self.keep, drop=self.drop)
 
 
-def read(root: Path, *, sets: list[JoinedSet]) -> Annotations:
+def read(root: Path, *, sets: list[JoinedSet], extra: bool = False) -> Annotations:
     """Reads several data sets as one.
 
     Args:
@@ -69,6 +69,7 @@ def read(root: Path, *, sets: list[JoinedSet]) -> Annotations:
             URL), ``use`` (its reader, such as ``coco``) with that reader's options, and where
             wanted ``name``, ``split`` (of all its images), ``rename``, ``keep`` and ``drop`` for
             its classes.
+        extra: as the sets' readers' option of that name, where they have one.
 
     Classes are merged by name: the first set's in their order, then what the next ones add. Ids
     get the set's name in front (``name/id``) where two sets use the same.
@@ -93,7 +94,7 @@ def read(root: Path, *, sets: list[JoinedSet]) -> Annotations:
         _place(str(home) if is_url(one.path) else one.path, root)
         for one, home in zip(sets, homes, strict=True)
     ]
-    parts = [_part(*three) for three in zip(sets, homes, places, strict=True)]
+    parts = [_part(*three, extra=extra) for three in zip(sets, homes, places, strict=True)]
     classes = list(dict.fromkeys(n for part in parts for n in part.classes["class_name"]))
     for place, part in zip(places, parts, strict=True):
         own = set(part.classes["class_name"])
@@ -131,9 +132,9 @@ def _place(path: str, root: Path) -> str:
     return Path(os.path.normpath(path)).as_posix()
 
 
-def _part(one: JoinedSet, home: Path, place: str) -> Annotations:
+def _part(one: JoinedSet, home: Path, place: str, *, extra: bool) -> Annotations:
     """What one set's reader gives, its files relative to ``root``."""
-    found: Annotations = one.build(home)
+    found: Annotations = one.build(home, extra=extra)
     found = choose_classes(found, one.classes, where=f"join: {one.path}")
     images = found.images.assign(path=below(place, found.images["path"]))
     if one.split is not None:

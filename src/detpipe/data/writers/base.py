@@ -61,7 +61,7 @@ def new_folder(folder: Path, root: Path) -> Iterator[Path]:
     """
     require_free(folder, root)
     folder = folder.resolve()
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
+    unfinished = folder.with_name(f".{folder.name}.detpipe-unfinished")
     try:
         if unfinished.exists():
             shutil.rmtree(unfinished)
