@@ -105,6 +105,64 @@ def test_no_pipeline_works_on_tables_of_labels_that_were_edited_since(project):
             project.run(pipeline)
 
 
+def annotations(project):
+    (file,) = project.path("01_raw/sample").rglob("*train.json")
+    return file
+
+
+@pytest.mark.parametrize("end", ["refused", "broken off", "stopped before the end"])
+def test_a_data_run_that_does_not_finish_leaves_no_tables_to_others(project, end, monkeypatch):
+    """Old tables, or old ones mixed with new ones, and reports on them."""
+    project.run("data")
+    if end == "refused":
+        file = annotations(project)
+        picture = next((file.parents[1] / "images/train").iterdir())
+        kept = picture.read_bytes()
+        picture.unlink()
+        with pytest.raises(DataError, match=picture.name):
+            project.run("data")
+        picture.write_bytes(kept)
+        assert project.path("08_reporting/sample/data_issues.csv").exists()
+    elif end == "broken off":
+        monkeypatch.setattr("detpipe.data.describe.draw", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            project.run("data")
+        monkeypatch.undo()
+    else:
+        project.run("data", to_nodes=["data.describe"])
+    assert not project.path("03_primary/sample/store.detpipe").exists()
+    with pytest.raises(DetpipeError, match="run --pipeline data"):
+        project.run("preview")
+    project.run("data", only_missing_outputs=True)
+    project.run("preview")
+
+
+def test_what_is_missing_is_not_made_of_edited_files(project):
+    project.run("data")
+    project.path("08_reporting/sample/data_summary.csv").unlink()
+    file = annotations(project)
+    text = file.read_text()
+    file.write_text(text.replace('"iscrowd": 0', '"iscrowd": 1', 1))
+    with pytest.raises(DataError, match="have changed since the tables"):
+        project.run("data", only_missing_outputs=True)
+    file.write_text(text)
+    project.run("data", only_missing_outputs=True)
+    assert project.path("08_reporting/sample/data_summary.csv").exists()
+
+
+def test_a_path_that_the_recipes_catalog_takes_no_notice_of(project, tmp_path, caplog, monkeypatch):
+    project.run("data")
+    raw = project.path("01_raw/sample")
+    entry = f"raw:\n  type: detpipe.datasets.FolderDataset\n  path: {raw}\n  missing: pass\n"
+    (project.folder / "conf/local/catalog.yml").write_text(entry)
+    with pytest.raises(ConfigError, match="raw=/elsewhere has no effect: the catalog of this env"):
+        project.run("data", params={**project.SMALL, "raw": "/elsewhere"})
+    project.run("data", params={**project.SMALL, "raw": f"{raw}/"})
+    monkeypatch.setenv("DETPIPE_RAW", "/elsewhere")
+    project.run("data")
+    assert "DETPIPE_RAW=/elsewhere has no effect" in caplog.text
+
+
 def test_advice_that_would_begin_a_training_anew_is_not_shown(project, capsys):
     import kedro.framework.project  # noqa: F401 - it sets up logging
 

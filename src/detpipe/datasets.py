@@ -204,12 +204,12 @@ class FiguresDataset(AbstractDataset["dict[str, Figure | Image]", "dict[str, Ima
         """The pictures by file name."""
         from PIL import Image
 
-        return {file.name: Image.open(file).convert("RGB") for file in self._files()}
+        return {file.name: Image.open(file).convert("RGB") for file in self.files()}
 
     def save(self, data: dict[str, Figure | Image]) -> None:
         """Writes one PNG a figure."""
         self._path.mkdir(parents=True, exist_ok=True)
-        for file in self._files():
+        for file in self.files():
             file.unlink()
         for name, figure in data.items():
             file = self._path / f"{name}.png"
@@ -231,11 +231,12 @@ class FiguresDataset(AbstractDataset["dict[str, Figure | Image]", "dict[str, Ima
             top += picture.height
         return _as_preview(sheet)
 
-    def _files(self) -> list[Path]:
+    def files(self) -> list[Path]:
+        """The pictures that are there."""
         return sorted(self._path.glob("*.png"))
 
     def _exists(self) -> bool:
-        return bool(self._files())
+        return bool(self.files())
 
     def _describe(self) -> dict[str, Any]:
         return {"path": str(self._path)}

@@ -33,14 +33,20 @@ SECTIONS = (
     "export", "preview", "convert",
 )  # fmt: skip
 """The top-level sections of the parameters."""
-PATHS = ("raw", "pictures", "detections_file", "converted")
+VARIABLES = {
+    "raw": "DETPIPE_RAW",
+    "pictures": "DETPIPE_PICTURES",
+    "detections_file": "DETPIPE_DETECTIONS",
+    "converted": "DETPIPE_CONVERTED",
+}
+PATHS = tuple(VARIABLES)
 """What ``--params`` may set beside them: paths that the catalog asks for."""
 TABLES = (
     "images_read", "boxes_read", "classes_read", "issues_read", "signature_read", "images_checked",
     "boxes", "images", "classes", "store", "data_signature",
 )  # fmt: skip
 """What the data pipeline makes for other pipelines, the signature that vouches for it last."""
-FINDINGS = ("data_page", "data_issues", "data_summary", "self_test")
+FINDINGS = ("data_page", "data_issues", "data_summary", "self_test", "data_plots")
 """What it makes for people."""
 _FIELDS = {
     "train": TrainConfig.model_fields,
@@ -102,7 +108,7 @@ class Guard:
         _require_current_tables(pipeline, catalog)
         self._take_lock(catalog)
         if run_params.get("only_missing_outputs"):
-            _require_files_as_read(pipeline, catalog)
+            _go_on(pipeline, catalog)
         else:
             _clear_data(pipeline, catalog)
         self._log = _log_to_file(pipeline, catalog)
@@ -174,12 +180,21 @@ def _require_given_paths(
 ) -> None:
     """Refuses a path of ``--params`` that the recipe's own catalog entry takes no notice of.
 
+    The same of an environment variable is a warning: it may be meant for another recipe.
+
     Raises:
         ConfigError: the entry names another path.
     """
-    for name in sorted({*PATHS} & runtime.keys() & pipeline.inputs()):
+    for name in sorted({*PATHS} & pipeline.inputs()):
         path = getattr(catalog.get(name), "path", None)
-        if path is not None and path != str(runtime[name]):
+        variable = VARIABLES[name]
+        elsewhere = os.environ.get(variable)
+        if path is None:
+            continue
+        if name not in runtime and elsewhere and Path(path) != Path(elsewhere):
+            logger.warning("%s=%s has no effect: the catalog of this environment names '%s'",
+                           variable, elsewhere, path)  # fmt: skip
+        if name in runtime and Path(path) != Path(str(runtime[name])):
             raise ConfigError(
                 f"--params {name}={runtime[name]} has no effect: the catalog of this environment "
                 f"names '{path}'. Take that entry out, or write its path as "
@@ -197,21 +212,32 @@ def _clear_data(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
     if {*TABLES} & makes:
         makes |= {"store", "data_signature"}
     for name in makes:
-        file = getattr(catalog.get(name), "_filepath", None)
-        if file is not None:
+        dataset: Any = catalog.get(name)
+        files = dataset.files() if name == "data_plots" else [getattr(dataset, "_filepath", None)]
+        for file in filter(None, files):
             Path(str(file)).unlink(missing_ok=True)
 
 
-def _require_files_as_read(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
-    """Of a run that goes on with what is missing: its tables must be those of today's files.
+def _go_on(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """Of a run that makes only what is missing: its tables must be whole, and of today's files.
 
     Raises:
         DataError: annotation files were edited since they were read.
+        DetpipeError: the tables must be made anew, and there are weights of the ones before.
     """
-    if "signature_read" in pipeline.all_outputs() and catalog.exists("signature_read"):
+    if "data_signature" not in pipeline.all_outputs():
+        return
+    if catalog.exists("data_signature"):
         from detpipe.data.signature import require_same
 
-        require_same(catalog.load("raw"), catalog.load("signature_read"))
+        require_same(catalog.load("raw"), catalog.load("data_signature"))
+        return
+    if "weights" in pipeline.all_outputs() and catalog.exists("weights"):
+        raise DetpipeError(
+            "the tables of the data set must be made anew, and there are weights of an earlier "
+            "training: run it whole, without --only-missing-outputs"
+        )
+    _clear_data(pipeline, catalog)
 
 
 def _require_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:

@@ -377,6 +377,18 @@ def test_files_of_equal_content_stay_together_with_their_groups():
     assert got[[3, 17, 44, 20, 30]].nunique() == 1
 
 
+def test_a_copy_of_what_stays_goes_to_its_side():
+    images, boxes = some_data(40)
+    images["split"] = ["test"] * 10 + ["rest"] * 30
+    images["twin"] = ""
+    images.loc[[3, 20], "twin"] = "3.jpg"
+    images.loc[[25, 26], "twin"] = "25.jpg"
+    got = split(images, boxes, SplitConfig(by="ratio", keep=["test"]))["split"]
+    assert got[20] == "test"
+    assert (got == "test").sum() == 11
+    assert got[[25, 26]].nunique() == 1
+
+
 def test_without_such_files_the_column_changes_nothing():
     images, boxes = some_data()
     assert split(images.assign(twin=""), boxes, RATIO)["split"].equals(

@@ -41,8 +41,10 @@ class Project:
         # The sample set's expected results are those of its whole training.
         (folder / "conf/local/parameters_verify.yml").write_text("verify: {expected: []}\n")
 
-    def run(self, pipeline: str, *, env: str | None = None, params: Mapping[str, Any] = SMALL):
-        """``kedro run`` in this process."""
+    def run(
+        self, pipeline: str, *, env: str | None = None, params: Mapping[str, Any] = SMALL, **options
+    ):
+        """``kedro run`` in this process; ``options`` are those of ``session.run``."""
         from kedro.framework.session import KedroSession
         from kedro.framework.startup import bootstrap_project
 
@@ -50,7 +52,7 @@ class Project:
         with KedroSession.create(
             project_path=self.folder, env=env, runtime_params=dict(params)
         ) as session:
-            return session.run(pipeline_names=[pipeline])
+            return session.run(pipeline_names=[pipeline], **options)
 
     def command(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         """``kedro …`` as a process of its own; its output in ``communicate()``."""

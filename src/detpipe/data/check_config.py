@@ -74,6 +74,8 @@ class CheckConfig(Frozen):
     @field_validator("rules", mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
+        if value is None:  # ``rules:`` with nothing below it
+            return {}
         if not isinstance(value, Mapping):
             return value
         given = {key: setting for key, setting in value.items() if setting is not None}

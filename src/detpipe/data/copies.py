@@ -16,7 +16,8 @@ from detpipe.data.formats.base import sample
 from detpipe.data.hashes import NO_HASH, groups, near_pairs
 from detpipe.data.header import shown
 
-_TRAIN = ("train", "training", "trainval")
+_TRAIN = ("train", "training", "trainval", "")
+"""Also what is still to be divided, beside a split that stays."""
 _LEAK = "kept; results on images that were trained on say little"
 _DONE = {
     "same_picture": "kept",

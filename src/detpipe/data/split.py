@@ -173,6 +173,9 @@ def _drawn(
 ) -> pd.Series:
     """Iterative stratification (Sechidis et al. 2011); of single images in exact numbers."""
     kept = _kept(images["split"], config)
+    if "twin" in images:  # a copy of what stays in test is no training image
+        beside = kept.dropna().groupby(images["twin"]).first().drop("", errors="ignore")
+        kept = kept.fillna(images["twin"].map(beside))
     free = images[kept.isna()]
     units = free["path"] if groups is None else groups[free.index]
     names, counts = counted(free, units, boxes)
