@@ -1,0 +1,147 @@
+"""What must be there, whole and of today before a pipeline runs, and what is taken away first."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detpipe.core.errors import ConfigError, DetpipeError, one_message
+
+if TYPE_CHECKING:
+    from kedro.io import CatalogProtocol
+    from kedro.pipeline import Pipeline
+
+logger = logging.getLogger(__name__)
+
+VARIABLES = {
+    "raw": "DETPIPE_RAW",
+    "pictures": "DETPIPE_PICTURES",
+    "detections_file": "DETPIPE_DETECTIONS",
+    "converted": "DETPIPE_CONVERTED",
+}
+PATHS = tuple(VARIABLES)
+"""What ``--params`` may set beside them: paths that the catalog asks for."""
+TABLES = (
+    "images_read", "boxes_read", "classes_read", "issues_read", "signature_read", "images_checked",
+    "boxes", "images", "classes", "store", "data_signature",
+)  # fmt: skip
+"""What the data pipeline makes for other pipelines, the signature that vouches for it last."""
+FINDINGS = ("data_page", "data_issues", "data_summary", "self_test", "data_plots")
+"""What it makes for people."""
+
+
+def require_given_paths(
+    runtime: Mapping[str, Any], pipeline: Pipeline, catalog: CatalogProtocol
+) -> None:
+    """Refuses a path of ``--params`` that the recipe's own catalog entry takes no notice of.
+
+    The same of an environment variable is a warning: it may be meant for another recipe.
+
+    Raises:
+        ConfigError: the entry names another path.
+    """
+    for name in sorted({*PATHS} & pipeline.inputs()):
+        path = getattr(catalog.get(name), "path", None)
+        variable = VARIABLES[name]
+        elsewhere = os.environ.get(variable)
+        if path is None:
+            continue
+        if name not in runtime and elsewhere and Path(path) != Path(elsewhere):
+            logger.warning("%s=%s has no effect: the catalog of this environment names '%s'",
+                           variable, elsewhere, path)  # fmt: skip
+        if name in runtime and Path(path) != Path(str(runtime[name])):
+            raise ConfigError(
+                f"--params {name}={runtime[name]} has no effect: the catalog of this environment "
+                f"names '{path}'. Take that entry out, or write its path as "
+                f"${{runtime_params:{name}, {path}}}"
+            )
+
+
+def clear_data(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """Takes away what is about to be made anew, and what vouches for it.
+
+    A run that breaks off or is refused leaves no mixture of old tables and new ones, and no report
+    on another folder.
+    """
+    makes = {*TABLES, *FINDINGS} & pipeline.all_outputs()
+    if {*TABLES} & makes:
+        makes |= {"store", "data_signature"}
+    for name in makes:
+        dataset: Any = catalog.get(name)
+        files = dataset.files() if name == "data_plots" else [getattr(dataset, "_filepath", None)]
+        for file in filter(None, files):
+            Path(str(file)).unlink(missing_ok=True)
+
+
+def go_on(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """Of a run that makes only what is missing: its tables must be whole, and of today's files.
+
+    Raises:
+        DataError: annotation files were edited since they were read.
+        DetpipeError: the tables must be made anew, and there are weights of the ones before.
+    """
+    if "data_signature" not in pipeline.all_outputs():
+        return
+    if catalog.exists("data_signature"):
+        from detpipe.data.signature import require_same
+
+        require_same(catalog.load("raw"), catalog.load("data_signature"))
+        return
+    if "weights" in pipeline.all_outputs() and catalog.exists("weights"):
+        raise DetpipeError(
+            "the tables of the data set must be made anew, and there are weights of an earlier "
+            "training: run it whole, without --only-missing-outputs"
+        )
+    clear_data(pipeline, catalog)
+
+
+def require_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """Looks for what another pipeline has to make first.
+
+    Raises:
+        DetpipeError: all that is missing, and the pipeline that makes it.
+    """
+    from kedro.framework.project import pipelines
+
+    missing = [
+        name
+        for name in sorted(pipeline.inputs())
+        if ":" not in name and name not in PATHS and not catalog.exists(name)
+    ]
+    makers: dict[str, list[str]] = {}
+    for name in missing:
+        able = [
+            (len(p.nodes), key)
+            for key, p in pipelines.items()
+            if name in p.all_outputs() and key != "__default__"
+        ]
+        if able:
+            makers.setdefault(min(able)[1], []).append(name)
+    if makers:
+        lines = [
+            f"{', '.join(names)}: kedro run --pipeline {maker} makes "
+            f"{'it' if len(names) == 1 else 'them'} (with the same --env and --params)"
+            for maker, names in makers.items()
+        ]
+        raise DetpipeError(one_message("what this pipeline reads is not there yet:", lines))
+
+
+def require_current_tables(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """Tables made from annotation files that were edited since are used by nobody.
+
+    Raises:
+        DataError: they were edited.
+    """
+    if not {"images", "boxes", "store"} & pipeline.inputs():
+        return
+    if not catalog.exists("data_signature"):
+        raise DetpipeError(
+            "the data pipeline broke off before its tables were whole, or refused the data set; "
+            "run 'kedro run --pipeline data' (with the same --env and --params) first"
+        )
+    from detpipe.data.signature import require_same
+
+    require_same(catalog.load("raw"), catalog.load("data_signature"))
