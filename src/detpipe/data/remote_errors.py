@@ -6,7 +6,7 @@ import re
 
 _WEB = re.compile(r"https?://", re.IGNORECASE)
 _INSTALL = {
-    "s3": "detpipe[s3]", "s3a": "detpipe[s3]", "gs": "detpipe[gcs]", "gcs": "detpipe[gcs]",
+    "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs",
     "http": "fsspec[http]", "https": "fsspec[http]",
 }  # fmt: skip
 
