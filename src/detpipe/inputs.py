@@ -71,7 +71,8 @@ def clear_data(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
         makes |= {"store", "data_signature"}
     for name in makes:
         dataset: Any = catalog.get(name)
-        files = dataset.files() if name == "data_plots" else [getattr(dataset, "_filepath", None)]
+        # A rehearsal keeps its reports in memory: there is neither.
+        files = [*getattr(dataset, "files", list)(), getattr(dataset, "_filepath", None)]
         for file in filter(None, files):
             Path(str(file)).unlink(missing_ok=True)
 
