@@ -10,6 +10,7 @@ import contextlib
 import logging
 import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kedro.framework.hooks import hook_impl
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from kedro.io import CatalogProtocol
     from kedro.pipeline import Pipeline
     from kedro.pipeline.node import Node
-    from pandas import DataFrame
 
     from detpipe.train.config import TrainConfig
     from detpipe.train.rehearse import Rehearsal
@@ -51,7 +51,7 @@ class Rehearse:
         self._asked: TrainConfig | None = None
         self._rehearsal: Rehearsal | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
-        self._shown: dict[str, DataFrame] = {}
+        self._shown: dict[str, Any] = {}
 
     @hook_impl
     def before_pipeline_run(self, pipeline: Pipeline, catalog: CatalogProtocol) -> None:
@@ -100,7 +100,7 @@ class Rehearse:
             if "params:train" in inputs:
                 changed["params:train"] = self._rehearsal.config
             which = "train" if node.name == TRAIN else "others"
-            for name in {"images", "boxes"} & inputs.keys():
+            for name in {"images", "boxes", "store"} & inputs.keys():
                 changed[name] = self._shown[f"{which} {name}"]
         return changed
 
@@ -141,6 +141,7 @@ class Rehearse:
 
     def _plan(self, inputs: dict[str, Any]) -> None:
         """Settings and images of the rehearsal, when the data set is known."""
+        from detpipe.data.store import Store
         from detpipe.train.rehearse import dry_run, overfit
 
         assert self._asked is not None  # noqa: S101 - the caller looked
@@ -168,7 +169,10 @@ class Rehearse:
             # What was learnt by heart is what the other nodes evaluate on and draw.
             self._shown = {"train images": shown, "others images": shown.assign(split="test")}
         left = boxes[boxes["image_id"].isin(shown["image_id"])]
-        self._shown |= {f"{which} boxes": left for which in ("train", "others")}
+        for which in ("train", "others"):
+            images = self._shown[f"{which} images"]
+            packed = Store.from_tables(images, left, inputs["classes"], Path())
+            self._shown |= {f"{which} boxes": left, f"{which} store": packed}
 
     def _end(self) -> None:
         self._asked = self._rehearsal = None
