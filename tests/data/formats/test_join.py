@@ -176,15 +176,15 @@ def test_sets_beside_the_root_and_in_it(tmp_path, one_set):
 
 
 def test_an_absolute_path_from_a_root_that_is_a_link(tmp_path, one_set):
-    one_set("far/away/root/in", "cat")
+    one_set("far/away/top/in", "cat")
     one_set("other", "cat")
     link = tmp_path / "link"
-    link.symlink_to(tmp_path / "far/away/root")
+    link.symlink_to(tmp_path / "far/away/top")
     found = joined(
         link, {"path": ".", "use": "auto"}, {"path": str(tmp_path / "other"), "use": "coco"}
     )
     assert files(link, found) == [
-        str(tmp_path / "far/away/root/in/a.jpg"), str(tmp_path / "other/a.jpg"),
+        str(tmp_path / "far/away/top/in/a.jpg"), str(tmp_path / "other/a.jpg"),
     ]  # fmt: skip
 
 
