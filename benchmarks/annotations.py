@@ -23,8 +23,6 @@ import platform
 import re
 import resource
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -35,6 +33,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from children import in_child
 
 from detpipe.core.tables import BOXES, CLASSES, IMAGES
 from detpipe.data.store import Store
@@ -312,7 +311,7 @@ def make_store(scale: float, folder: Path) -> dict[str, float]:
 
 def part_store(scale: float, folder: Path, *, light: bool) -> None:
     """Prints what the store costs and, unless ``light``, what the others do."""
-    made = in_child("make_store", scale, folder)
+    made = in_child(__file__, "make_store", scale, folder)
     print(
         f"store: {made['images']:,.0f} images, {made['boxes']:,.0f} boxes; file {made['mb']:.1f} "
         f"MB; from_tables {made['from_tables_s']:.2f} s, save {made['save_s']:.2f} s CPU"
@@ -322,13 +321,13 @@ def part_store(scale: float, folder: Path, *, light: bool) -> None:
         return
     names = ["opened", "inherited"]
     if not light:
-        in_child("make_json", scale, folder)
+        in_child(__file__, "make_json", scale, folder)
         names += ["dicts", *(["coco"] if importlib.util.find_spec("pycocotools") else [])]
     print(
         f"{'':30} {'opening':>12} {'a record':>10} {'gained':>11} {'/ file':>7}   with libraries'"
     )
     for name in names:
-        row = in_child(name, scale, folder)
+        row = in_child(__file__, name, scale, folder)
         print(
             f"{KINDS[name][0]:30} {1e3 * row['open_s']:9.2f} ms "
             f"{1e6 * row['read_s'] / made['images']:7.1f} µs {row['mb']:8.1f} MB "
@@ -379,7 +378,7 @@ def read_coco(_: float, folder: Path) -> dict[str, float]:
 
 def part_read(scale: float, folder: Path, *, light: bool) -> None:
     """Prints what reading the JSON costs, beside pycocotools unless ``light``; in turns."""
-    made = in_child("make_pictures", scale, folder)
+    made = in_child(__file__, "make_pictures", scale, folder)
     print(
         f"read: {made['images']:,.0f} images, {made['boxes']:,.0f} boxes, "
         f"JSON {made['json_mb']:.0f} MB; CPU seconds of reading, highest memory of the process"
@@ -388,7 +387,7 @@ def part_read(scale: float, folder: Path, *, light: bool) -> None:
     if not light and importlib.util.find_spec("pycocotools"):
         names.append("read_coco")
     rounds = [
-        {name: in_child(name, scale, folder) for name in names}
+        {name: in_child(__file__, name, scale, folder) for name in names}
         for _ in range(5 if scale <= 1 else 1)
     ]
     for name in names:
@@ -419,21 +418,6 @@ CHILDREN: dict[str, Callable[[float, Path], dict[str, float]]] = {
     "read_coco": read_coco,
     **{name: partial(gain, name) for name in KINDS},
 }
-
-
-def in_child(what: str, scale: float, folder: Path) -> dict[str, float]:
-    """One of ``CHILDREN`` in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", what, str(scale), str(folder)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"{what} ended with {done.returncode}")
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
 
 
 def main() -> None:

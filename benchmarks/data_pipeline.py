@@ -17,8 +17,6 @@ import logging
 import os
 import platform
 import re
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -27,6 +25,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from annotations import MB, make_tables, write_coco
+from children import in_child
 from PIL import Image
 
 from detpipe.core.tables import BOXES, CLASSES, IMAGES, Table
@@ -78,7 +77,7 @@ def list_classes(s: SimpleNamespace) -> None:
 
 
 def pack(s: SimpleNamespace) -> None:
-    s.store = s.nodes.pack(s.images, s.boxes, s.classes)
+    s.store, _ = s.nodes.pack(s.images, s.boxes, s.classes, s.signature)
 
 
 def describe(s: SimpleNamespace) -> None:
@@ -111,7 +110,7 @@ def load(name: str, table: Table) -> Callable[[SimpleNamespace], None]:
 def load_store(s: SimpleNamespace) -> None:
     from detpipe.data.store import Store
 
-    s.store = Store.open(s.folder / "store", Path())
+    s.store = Store.open(s.folder / "store", Path(), verify=True)  # as the catalog does it
 
 
 def require_same(s: SimpleNamespace) -> None:
@@ -177,21 +176,6 @@ def run(scale: float, folder: Path) -> dict[str, Any]:
 CHILDREN: dict[str, Callable[[float, Path], dict[str, Any]]] = {"make": make, "run": run}
 
 
-def in_child(what: str, scale: float, folder: Path) -> dict[str, Any]:
-    """One of ``CHILDREN`` in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, __file__, "--child", what, str(scale), str(folder)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        sys.exit(f"{what} ended with {done.returncode}")
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, nargs="+", default=[0.1, 1],
@@ -206,8 +190,8 @@ def main() -> None:
     before: dict[str, Any] = {}
     for scale in options.scale:
         with tempfile.TemporaryDirectory() as name:
-            in_child("make", scale, Path(name))
-            found = in_child("run", scale, Path(name))
+            in_child(__file__, "make", scale, Path(name))
+            found = in_child(__file__, "run", scale, Path(name))
         print(f"\n{scale:g} × COCO 2017: {found['images']:,} images, {found['boxes']:,} boxes")
         grown = f"{'CPU':>9} {'wall':>9} {'peak':>11}"
         if before:
