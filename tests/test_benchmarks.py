@@ -1,4 +1,4 @@
-"""The benchmarks of the data side run, on a hundredth of their set; their figures are not judged."""
+"""The benchmarks of the data side run, on a hundredth of their set; figures are not judged."""
 
 from __future__ import annotations
 
