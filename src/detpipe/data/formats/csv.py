@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import pandas as pd
@@ -44,6 +45,23 @@ class _Options:
     class_name: str
     encoding: str
     extra: bool
+
+    @classmethod
+    def of(
+        cls, root: Path, columns: Mapping[str, str | int], images: str | None, class_name: str,
+        encoding: str, extra: bool,
+    ) -> Self:  # fmt: skip
+        """The options of :func:`read`.
+
+        Raises:
+            DataError: two of them contradict each other.
+        """
+        given = {ours: str(theirs) for ours, theirs in columns.items()}
+        if class_name and "class_name" in given:
+            raise DataError("options 'class_name' and 'columns: class_name' exclude each other")
+        if encoding.lower() in ("utf-8", "utf8"):
+            encoding = "utf-8-sig"  # the same, and without the mark that Excel puts in front
+        return cls(root, given, _by_position(columns), images, class_name, encoding, extra)
 
 
 def read(
@@ -91,15 +109,9 @@ def read(
     """
     root = existing_folder(root)
     log = IssueLog()
-    by_position = _by_position(columns or {})
-    given = {ours: str(theirs) for ours, theirs in (columns or {}).items()}
-    if class_name and "class_name" in given:
-        raise DataError("options 'class_name' and 'columns: class_name' exclude each other")
-    if encoding.lower() in ("utf-8", "utf8"):
-        encoding = "utf-8-sig"  # the same, and without the mark that Excel puts in front
-    options = _Options(root, given, by_position, images, class_name, encoding, extra)
+    options = _Options.of(root, columns or {}, images, class_name, encoding, extra)
     files = find_files(
-        root, annotations, None if by_position else given, encoding, log,
+        root, annotations, None if options.by_position else options.columns, options.encoding, log,
         classless=bool(class_name),
     )  # fmt: skip
     frames = [_rows(split, path, options, log) for split, path in files]

@@ -74,13 +74,6 @@ def read(
     files = [file for file in files if file.image is not None]
     names = [file.path.stem for file in files]
     ids = unique_ids([names, [relative(file.path.with_suffix(""), root) for file in files]])
-    image_rows = [
-        {
-            "image_id": image_id, "path": relative(file.image or file.path, root),
-            "width": file.record.width, "height": file.record.height, "split": file.split,
-        }
-        for image_id, file in zip(ids, files, strict=True)
-    ]  # fmt: skip
     things = [thing for file in files for thing in file.record.things]
     boxes = _boxes(things, 1.0 if one_based else 0.0, extra=extra)
     counts = [len(file.record.things) for file in files]
@@ -90,15 +83,34 @@ def read(
         dtype="str",
     )
     _say_what_they_are(things, log)
-    odd = np.array([bool(thing.odd) for thing in things], bool)
+    boxes = _without_odd(boxes, files, root, log)
+    return make_tables(_image_rows(files, ids, root), boxes, None, log)
+
+
+def _image_rows(files: Sequence[File], ids: Sequence[str], root: Path) -> list[dict[str, object]]:
+    return [
+        {
+            "image_id": image_id, "path": relative(file.image or file.path, root),
+            "width": file.record.width, "height": file.record.height, "split": file.split,
+        }
+        for image_id, file in zip(ids, files, strict=True)
+    ]  # fmt: skip
+
+
+def _without_odd(
+    boxes: pd.DataFrame, files: Sequence[File], root: Path, log: IssueLog
+) -> pd.DataFrame:
+    """The boxes, in the order of the files' objects, without those that are no four numbers."""
+    objects = [(file, thing) for file in files for thing in file.record.things]
+    odd = np.array([bool(thing.odd) for _, thing in objects], bool)
     if odd.any():
-        owner = np.repeat(np.arange(len(files)), counts)
         rows = boxes[odd].assign(
-            file=[relative(files[at].path, root) for at in owner[odd]],
-            value=[thing.odd for thing in things if thing.odd],
+            file=[relative(file.path, root) for file, thing in objects if thing.odd],
+            value=[thing.odd for _, thing in objects if thing.odd],
         )
         _say_what_is_odd(rows, log)
-    return make_tables(image_rows, boxes[np.logical_not(odd)], None, log)
+    kept: pd.DataFrame = boxes[np.logical_not(odd)]
+    return kept
 
 
 def _boxes(things: Sequence[Thing], base: float, *, extra: bool) -> pd.DataFrame:
