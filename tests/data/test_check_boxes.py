@@ -14,7 +14,7 @@ from detpipe.data.check_boxes import check_boxes
 from detpipe.data.check_config import CheckConfig
 from detpipe.data.config import Resize
 from detpipe.data.findings import Findings
-from detpipe.data.formats.base import IssueLog
+from detpipe.data.formats.base import IssueLog, box_rows
 
 ALL = CheckConfig(decode=False)
 FINE = ("a", "cat", 4, 5, 24, 35), ("b", "dog", 0, 0, 64, 48)
@@ -230,7 +230,7 @@ def test_many_findings_are_one_frame(tmp_path, data_set):
     rows = rows.assign(x2=rows["x1"])
     log = IssueLog()
     log.add("info", "columns", value="first")
-    log.add_boxes("warning", "box_without_area", rows, files={"a": "a.png"}, action="dropped")
+    log.add_rows("warning", "box_without_area", box_rows(rows, {"a": "a.png"}), action="dropped")
     log.add("info", "columns", value="last")
     assert len(log.rows) == 1
     table = log.table()

@@ -13,7 +13,7 @@ from detpipe.core.tables import BOXES, CLASSES, IMAGES, ISSUES
 from detpipe.data import page as module
 from detpipe.data.check_config import CheckConfig
 from detpipe.data.describe import draw
-from detpipe.data.formats.base import IssueLog
+from detpipe.data.formats.base import IssueLog, box_rows
 from detpipe.data.page import sample_images
 
 RED = (213, 0, 0)
@@ -56,7 +56,7 @@ def test_a_wrong_box_is_drawn_red_where_the_finding_says_it_is(tables, tmp_path)
     images, boxes, classes = tables
     log = IssueLog()
     wrong = boxes.assign(image_id="b", x1=60.0, x2=80.0, y1=10.0, y2=30.0)
-    log.add_boxes("warning", "box_inverted", wrong, files={"b": "b.png"}, action="dropped")
+    log.add_rows("warning", "box_inverted", box_rows(wrong, {"b": "b.png"}), action="dropped")
     shown = pictures(page(images, boxes, classes, log.table(), tmp_path))
     pixels = shown["b.png: box_inverted ×1"]
     assert pixels.shape == (320, 480, 3)  # 5 times as large

@@ -273,7 +273,7 @@ def texts(nodes) -> set[str]:
 
 def named_as_rules(nodes) -> set[str]:
     """What code passes where a rule is asked for."""
-    places = {"add_rows": 1, "add_boxes": 1, "judge": 0, "add_one": 0, "setting": 0, "add": 0}
+    places = {"add_rows": 1, "judge": 0, "add_one": 0, "setting": 0, "add": 0}
     names = set()
     for node in nodes:
         attribute = getattr(getattr(node, "func", None), "attr", "")

@@ -91,18 +91,6 @@ class IssueLog:
         rows = rows.assign(severity=severity, rule=rule, action=action)
         self._frames.append(rows.reindex(columns=list(ISSUES.columns), fill_value=""))
 
-    def add_boxes(
-        self,
-        severity: Severity,
-        rule: str,
-        boxes: pd.DataFrame,
-        *,
-        files: Mapping[str, str],
-        action: str,
-    ) -> None:
-        """Adds one finding for each row of a ``boxes`` table; ``files`` gives image_id → file."""
-        self.add_rows(severity, rule, box_rows(boxes, files), action=action)
-
     def table(self) -> pd.DataFrame:
         """The ``issues`` table."""
         rows = ISSUES.make(self.rows) if self.rows else ISSUES.empty()
