@@ -19,7 +19,14 @@ from pydantic.fields import FieldInfo
 from detpipe.core.config import Duration, Frozen, Spec, locate
 from detpipe.data.config import READERS, WRITERS, ConvertConfig, DataConfig, StreamConfig
 from detpipe.data.rules import RULES
-from detpipe.evaluate.config import EvaluateConfig, FilesConfig, PredictConfig, VerifyConfig
+from detpipe.evaluate.config import (
+    CompareConfig,
+    EvaluateConfig,
+    FilesConfig,
+    PredictConfig,
+    ReportConfig,
+    VerifyConfig,
+)
 from detpipe.hooks.record import Writer
 from detpipe.models.config import ExportConfig
 from detpipe.models.torchvision import FAMILIES
@@ -35,6 +42,8 @@ SECTIONS: dict[str, type[Frozen]] = {
     "train": TrainConfig,
     "evaluate": EvaluateConfig,
     "evaluate_files": FilesConfig,
+    "report": ReportConfig,
+    "compare": CompareConfig,
     "verify": VerifyConfig,
     "predict": PredictConfig,
     "convert": ConvertConfig,
