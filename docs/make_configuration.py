@@ -353,7 +353,10 @@ def kinds() -> list[Kind]:
             "`evaluate.metrics.<name>`. Your own: a function that takes some of the tables "
             "`images`, `boxes`, `detections`, `classes`, and `dataset` and `max_detections`, by "
             "name, and returns rows of the scores table ([tables.md](tables.md)).",
-            ["detpipe.evaluate.coco.score", "detpipe.evaluate.voc.score"],
+            [
+                f"detpipe.evaluate.{module}.score"
+                for module in ("coco", "voc", "lvis", "curves", "errors", "calibration", "slices")
+            ],
             {"images", "boxes", "detections", "classes", "dataset", "max_detections"},
         ),
     ]  # fmt: skip

@@ -34,7 +34,8 @@ def main() -> None:
         free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         free.bind(("127.0.0.1", PORT))  # kedro-viz would take another port and say nothing
     IMAGES.mkdir(exist_ok=True)
-    shutil.copy(ROOT / "data/08_reporting/sample/gallery.jpg", IMAGES)
+    gallery = ROOT / "data/08_reporting/sample/gallery"
+    shutil.copy(gallery / "test_random.jpg", IMAGES / "gallery.jpg")
     server = subprocess.Popen(
         [sys.executable, "-m", "kedro", "viz", "run", "--no-browser", "--port", str(PORT)],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""The benchmarks of the data side run, on a hundredth of their set; figures are not judged."""
+"""The benchmarks of the data side and of scoring run on a hundredth of their set, not judged."""
 
 from __future__ import annotations
 
@@ -43,3 +43,11 @@ def test_the_store_and_the_reader_are_measured_beside_others(project_root):
 @pytest.mark.slow
 def test_decoding_is_measured_beside_others(project_root):
     assert "opencv" in run(project_root, "decode.py", "--quick").lower()
+
+
+@pytest.mark.slow
+def test_scoring_is_measured_beside_pycocotools(project_root):
+    shown = run(project_root, "evaluation.py", "--scale", "0.01")
+    assert re.search(
+        r"^92 numbers equal to the last bit. ours / pycocotools: CPU × [\d.]+", shown, re.M
+    )

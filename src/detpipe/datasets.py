@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from io import BytesIO
@@ -18,9 +19,13 @@ from detpipe.data.remote_errors import shown
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from PIL.Image import Image
+    from torch import Tensor
 
     from detpipe.core.types import Weights
     from detpipe.data.store import Store
+
+_PREVIEW = 1200
+"""A picture in a preview of several is at most this wide, pixels."""
 
 
 class FolderDataset(AbstractDataset[None, Path]):
@@ -104,7 +109,8 @@ class WeightsDataset(AbstractDataset["Weights", "Weights"]):
     """A trained model's weights as a safetensors file with their metadata in its header.
 
     Nothing in the file is executed when it is loaded. It is written to a temporary name and
-    renamed, so a half-written file never has the final name.
+    renamed, so a half-written file never has the final name. ``digest`` of the metadata (sixteen
+    hex digits that change with any tensor) is added when it is written.
 
     Args:
         filepath: the file; relative to the project.
@@ -124,11 +130,22 @@ class WeightsDataset(AbstractDataset["Weights", "Weights"]):
         with safe_open(self._filepath, framework="pt") as file:
             header = file.metadata() or {}
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return Weights(state, self._metadata(header))
+
+    def header(self) -> dict[str, Any]:
+        """The metadata alone; torch is not imported."""
+        from safetensors import safe_open
+
+        with safe_open(self._filepath, framework="numpy") as file:
+            return self._metadata(file.metadata() or {})
+
+    def _metadata(self, header: dict[str, str]) -> dict[str, Any]:
         if "detpipe" not in header:
             raise DatasetError(
                 f"'{self._filepath}' was not written by detpipe: its header names no classes"
             )
-        return Weights(state, json.loads(header["detpipe"]))
+        found: dict[str, Any] = json.loads(header["detpipe"])
+        return found
 
     def save(self, data: Weights) -> None:
         """Writes the file whole or not at all."""
@@ -136,11 +153,13 @@ class WeightsDataset(AbstractDataset["Weights", "Weights"]):
 
         self._filepath.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._filepath.with_name(f".{self._filepath.name}.{os.getpid()}")
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in data.state.items()}
+        about = {**data.metadata, "digest": _digest(state)}
         try:
             save_file(
-                {name: tensor.detach().cpu().contiguous() for name, tensor in data.state.items()},
+                state,
                 temporary,
-                metadata={"detpipe": json.dumps(data.metadata, sort_keys=True), "format": "pt"},
+                metadata={"detpipe": json.dumps(about, sort_keys=True), "format": "pt"},
             )
             temporary.replace(self._filepath)
         finally:
@@ -193,11 +212,19 @@ class FiguresDataset(AbstractDataset["dict[str, Figure | Image]", "dict[str, Ima
 
     Args:
         path: the folder; relative to the project. What an earlier save left in it is removed.
+        suffix: ``.png``, for drawings, or ``.jpg``, for photographs.
         metadata: for plug-ins such as kedro-viz.
     """
 
-    def __init__(self, *, path: str, metadata: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        path: str,
+        suffix: Literal[".png", ".jpg"] = ".png",
+        metadata: dict[str, Any] | None = None,
+    ) -> None:
         self._path = Path(path)
+        self._suffix = suffix
         self.metadata = metadata
 
     def load(self) -> dict[str, Image]:
@@ -207,22 +234,24 @@ class FiguresDataset(AbstractDataset["dict[str, Figure | Image]", "dict[str, Ima
         return {file.name: Image.open(file).convert("RGB") for file in self.files()}
 
     def save(self, data: dict[str, Figure | Image]) -> None:
-        """Writes one PNG a figure."""
+        """Writes one file a figure; ``/`` in a name becomes ``_``."""
         self._path.mkdir(parents=True, exist_ok=True)
         for file in self.files():
             file.unlink()
         for name, figure in data.items():
-            file = self._path / f"{name}.png"
+            file = self._path / f"{name.replace('/', '_')}{self._suffix}"
             if hasattr(figure, "savefig"):
                 figure.savefig(file, bbox_inches="tight")
             else:
-                figure.save(file)
+                figure.save(file, quality=90)  # PNG has no quality, and ignores it
 
     def preview(self) -> ImagePreview:
         """All of them as one picture, base64 PNG."""
         from PIL import Image
 
         pictures = list(self.load().values())
+        for picture in pictures:
+            picture.thumbnail((_PREVIEW, picture.height))
         width = max((picture.width for picture in pictures), default=1)
         sheet = Image.new("RGB", (width, sum(p.height for p in pictures) or 1), "white")
         top = 0
@@ -233,7 +262,7 @@ class FiguresDataset(AbstractDataset["dict[str, Figure | Image]", "dict[str, Ima
 
     def files(self) -> list[Path]:
         """The pictures that are there."""
-        return sorted(self._path.glob("*.png"))
+        return sorted(self._path.glob(f"*{self._suffix}"))
 
     def _exists(self) -> bool:
         return bool(self.files())
@@ -273,6 +302,16 @@ class StoreDataset(AbstractDataset["Store", "Store"]):
 
     def _describe(self) -> dict[str, Any]:
         return {"filepath": str(self._filepath)}
+
+
+def _digest(state: dict[str, Tensor]) -> str:
+    import torch
+
+    content = hashlib.sha256()
+    for name, tensor in sorted(state.items()):
+        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        content.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return content.hexdigest()[:16]
 
 
 def _as_preview(picture: Image) -> ImagePreview:

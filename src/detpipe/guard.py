@@ -16,7 +16,13 @@ from pydantic import ValidationError
 from detpipe.core.config import Frozen
 from detpipe.core.errors import ConfigError, DetpipeError, one_message
 from detpipe.data.config import ConvertConfig, StreamConfig
-from detpipe.evaluate.config import FilesConfig, PredictConfig, VerifyConfig
+from detpipe.evaluate.config import (
+    CompareConfig,
+    FilesConfig,
+    PredictConfig,
+    ReportConfig,
+    VerifyConfig,
+)
 from detpipe.inputs import (
     PATHS,
     clear_data,
@@ -24,6 +30,7 @@ from detpipe.inputs import (
     require_current_tables,
     require_given_paths,
     require_inputs,
+    require_same_evaluation,
 )
 from detpipe.models.config import ExportConfig
 from detpipe.train.config import TrainConfig
@@ -37,8 +44,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SECTIONS = (
-    "data", "stream", "model", "train", "evaluate", "evaluate_files", "verify", "predict",
-    "export", "preview", "convert",
+    "data", "stream", "model", "train", "evaluate", "evaluate_files", "report", "verify",
+    "compare", "predict", "export", "preview", "convert",
 )  # fmt: skip
 """The top-level sections of the parameters."""
 _FIELDS = {
@@ -99,6 +106,7 @@ class Guard:
         require_given_paths(self._runtime, pipeline, catalog)
         require_inputs(pipeline, catalog)
         require_current_tables(pipeline, catalog)
+        require_same_evaluation(pipeline, catalog)
         self._take_lock(catalog)
         if run_params.get("only_missing_outputs"):
             go_on(pipeline, catalog)
@@ -196,6 +204,8 @@ def _check_light_sections(parameters: Mapping[str, Any]) -> None:
     sections: dict[str, type[Frozen]] = {
         "stream": StreamConfig,
         "evaluate_files": FilesConfig,
+        "report": ReportConfig,
+        "compare": CompareConfig,
         "verify": VerifyConfig,
         "predict": PredictConfig,
         "export": ExportConfig,

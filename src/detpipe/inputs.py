@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from detpipe.core.errors import ConfigError, DetpipeError, one_message
 if TYPE_CHECKING:
     from kedro.io import CatalogProtocol
     from kedro.pipeline import Pipeline
+
+    from detpipe.data.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +32,8 @@ TABLES = (
     "boxes", "images", "classes", "store", "data_signature",
 )  # fmt: skip
 """What the data pipeline makes for other pipelines, the signature that vouches for it last."""
+EVALUATED = ("val_detections", "test_detections", "more_detections")
+"""What the evaluation finds; ``evaluated`` vouches for it."""
 FINDINGS = ("data_page", "data_issues", "data_summary", "self_test", "data_plots")
 """What it makes for people."""
 
@@ -63,12 +68,14 @@ def require_given_paths(
 def clear_data(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
     """Takes away what is about to be made anew, and what vouches for it.
 
-    A run that breaks off or is refused leaves no mixture of old tables and new ones, and no report
-    on another folder.
+    A run that breaks off or is refused leaves no mixture of old tables and new ones, no report on
+    another folder, and no detections of other weights.
     """
     makes = {*TABLES, *FINDINGS} & pipeline.all_outputs()
     if {*TABLES} & makes:
         makes |= {"store", "data_signature"}
+    if "evaluated" in pipeline.all_outputs():
+        makes |= {"evaluated", *EVALUATED} & pipeline.all_outputs()
     for name in makes:
         dataset: Any = catalog.get(name)
         # A rehearsal keeps its reports in memory: there is neither.
@@ -82,8 +89,11 @@ def go_on(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
 
     Raises:
         DataError: annotation files were edited since they were read.
-        DetpipeError: the tables must be made anew, and there are weights of the ones before.
+        DetpipeError: the tables must be made anew, and there are weights of the ones before; or
+            what was evaluated is not what is there now.
     """
+    if "evaluated" in pipeline.all_outputs():
+        _require_same_evaluation(catalog)
     if "data_signature" not in pipeline.all_outputs():
         return
     if catalog.exists("data_signature"):
@@ -97,6 +107,44 @@ def go_on(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
             "training: run it whole, without --only-missing-outputs"
         )
     clear_data(pipeline, catalog)
+
+
+def made_with(weights: Mapping[str, Any], store: Store) -> dict[str, str]:
+    """By what detections are known: the weights that made them, and the data set.
+
+    Args:
+        weights: their metadata.
+        store: the data set, all splits of it.
+    """
+    content = f"{store.digest()} {store.splits}"
+    data = hashlib.sha256(content.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return {"weights": str(weights.get("digest", "")), "data": data}
+
+
+def require_same_evaluation(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """Detections and scores of other weights, or of another data set, are used by nobody.
+
+    Raises:
+        DetpipeError: they are not of those that are there now.
+    """
+    if {"scores", *EVALUATED} & pipeline.inputs():
+        _require_same_evaluation(catalog)
+
+
+def _require_same_evaluation(catalog: CatalogProtocol) -> None:
+    if not all(catalog.exists(name) for name in ("evaluated", "weights", "store")):
+        return  # what is missing is told by require_inputs, or made
+    before = catalog.load("evaluated")
+    weights: Any = catalog.get("weights")
+    now = made_with(weights.header(), catalog.load("store"))
+    other = [name for name in ("weights", "data") if before.get(name) != now[name]]
+    if other:
+        what = {"weights": "other weights", "data": "another state of the data set"}
+        raise DetpipeError(
+            f"the detections and scores that are there were made with "
+            f"{' and '.join(what[name] for name in other)}; run 'kedro run --pipeline evaluate' "
+            f"(with the same --env and --params) first"
+        )
 
 
 def require_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kedro.pipeline import Pipeline
 
 from detpipe.pipelines import (
+    compare,
     convert,
     data,
     evaluate,
@@ -27,8 +28,9 @@ def register_pipelines() -> dict[str, Pipeline]:
         "train": whole,
         "evaluate": scoring,
         "evaluate_files": evaluate.create_files_pipeline(),
-        "report": report.create_pipeline(),
+        "report": report.create_pipeline() + verify.create_judge_pipeline(),
         "verify": verify.create_pipeline(),
+        "compare": compare.create_pipeline(),
         "predict": predict.create_pipeline(),
         "export": export.create_pipeline(),
         "preview": preview.create_pipeline(),

@@ -93,7 +93,10 @@ class Rehearse:
                 check = check.model_copy(update={"decode": False})
             changed["params:data"] = inputs["params:data"].model_copy(update={"check": check})
         if "params:verify" in inputs:
-            changed["params:verify"] = inputs["params:verify"].model_copy(update={"expected": []})
+            nothing = {"expected": [], "write": False}
+            changed["params:verify"] = inputs["params:verify"].model_copy(update=nothing)
+        if "expected_results" in inputs and self._folder is not None:
+            changed["expected_results"] = Path(self._folder.name) / "expected_results"  # no file
         if node.name == TRAIN:
             self._plan(inputs)
         if self._rehearsal is not None:

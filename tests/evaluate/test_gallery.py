@@ -6,13 +6,19 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from detpipe.core.errors import DataError
+from detpipe.evaluate.errors import ERRORS, kinds
 from detpipe.evaluate.gallery import (
     DETECTION_COLOUR,
+    EMPHASIS_COLOUR,
+    TILE,
     TRUTH_COLOUR,
+    Tile,
     draw,
-    gallery,
-    rank,
+    sheet,
+    tiles,
 )
+from detpipe.evaluate.per_image import per_image
 
 
 def where(picture, colour, tolerance=0):
@@ -68,6 +74,18 @@ def test_labels_stay_inside_the_picture(make, black):
     assert x1 < 150 and (y1, x2) == (0, 200)
 
 
+def test_what_is_emphasised_is_magenta_and_alone_bears_a_name(make, black):
+    truth = make.boxes(("1", "cat", 20, 50, 60, 90), ("1", "dog", 120, 50, 160, 90))
+    found = make.detections(("1", "dog", 20, 50, 60, 90, 0.9), ("1", "dog", 120, 50, 160, 90, 0.8))
+    table = kinds(make.images(["1"]), truth, found, make.classes("cat", "dog"))
+    wrong = table[table["kind"] == "classification"]
+    picture = draw(black, truth, found[1:], emphasised=wrong)
+    x1, y1, x2, y2 = where(picture, EMPHASIS_COLOUR)
+    assert (x1, x2, y2) == (20, x2, 90) and y1 < 50  # the name above it
+    orange = where(picture, DETECTION_COLOUR)
+    assert orange == (120, 50, 160, 90)
+
+
 @pytest.fixture
 def folder(make, tmp_path):
     """Four images: all found, one of two found, wrong and missed, nothing there."""
@@ -77,6 +95,7 @@ def folder(make, tmp_path):
     boxes = make.boxes(
         ("good", "cat", 0, 0, 50, 50), ("half", "cat", 0, 0, 50, 50),
         ("half", "dog", 60, 0, 99, 50), ("bad", "cat", 0, 0, 50, 50),
+        ("bad", "cat", 150, 50, 200, 100),
     )  # fmt: skip
     detections = make.detections(
         ("good", "cat", 0, 0, 50, 50, 0.9), ("half", "cat", 0, 0, 50, 50, 0.9),
@@ -85,68 +104,104 @@ def folder(make, tmp_path):
     return images, boxes, detections, tmp_path
 
 
-def test_rank_counts_by_hand(folder):
-    table = rank(*folder[:3])
-    assert table["image_id"].tolist() == ["bad", "half", "empty", "good"]
-    assert table[["right", "wrong", "missed"]].to_numpy().tolist() == [
-        [0, 1, 1], [1, 0, 1], [0, 0, 0], [1, 0, 0]
-    ]  # fmt: skip
-    assert table["f1"].tolist() == pytest.approx([0, 2 / 3, 1, 1])
-    assert table["path"].tolist() == ["bad.jpg", "half.jpg", "empty.jpg", "good.jpg"]
-    faint = rank(*folder[:3], score_threshold=0.2).set_index("image_id")
-    assert faint.loc["good", "f1"] == pytest.approx(2 / 3)
-
-
-def test_of_equal_f1_more_mistakes_are_worse(make):
-    boxes = make.boxes(("1", "cat", 0, 0, 9, 9), *[("2", "cat", x, 0, x + 9, 9) for x in (0, 20)])
-    table = rank(make.images(["1", "2"]), boxes, make.detections())
-    assert table["image_id"].tolist() == ["2", "1"] and table["f1"].tolist() == [0, 0]
-
-
-def test_rank_without_anything(make):
-    images = make.images(["1", "2"])
-    assert rank(images, make.boxes(), make.detections())["f1"].tolist() == [1, 1]
-    assert rank(images.iloc[:0], make.boxes(), make.detections()).empty
-
-
-def test_rank_leaves_crowds_out(make):
-    boxes = make.boxes(("1", "cat", 0, 0, 50, 50), iscrowd=True)
-    found = make.detections(("1", "cat", 0, 0, 40, 40, 0.9))
-    assert rank(make.images(["1"]), boxes, found).iloc[0].tolist()[2:] == [1, 0, 0, 0]
-
-
-def test_ranking_of_real_data_adds_up(coco100):
-    images, boxes, detections, _ = coco100.tables
-    table = rank(images, boxes, detections, score_threshold=0)
-    assert sorted(table["image_id"]) == sorted(images["image_id"])
-    assert table["f1"].is_monotonic_increasing
-    assert (table["right"] + table["missed"]).sum() == (~boxes["iscrowd"]).sum()
-
-
 def read(path):
     return np.asarray(Image.open(path).convert("RGB"))
 
 
-def blues(sheet):
-    """Which of the fixture's images a sheet shows, from their shades of blue."""
-    pixels = np.asarray(sheet).astype(int)
-    plain = pixels[..., :2].max(axis=-1) < 12  # JPEG is not exact
-    shades = np.round(pixels[..., 2][plain] / 40)
-    return {int(s) for s in np.unique(shades) if (shades == s).sum() > 2000}
-
-
-@pytest.mark.parametrize("kind, expected", [("worst", {1, 2}), ("best", {0, 3}), ("random", None)])
-def test_a_sheet_shows_the_pictures_it_says(folder, kind, expected):
-    sheet = gallery(*folder, read=read, kind=kind, count=2)
-    assert expected is None or blues(sheet) == expected
-    assert len(blues(sheet)) == 2
-    again = gallery(*folder, read=read, kind=kind, count=2)
-    assert sheet.tobytes() == again.tobytes()
-
-
-def test_a_sheet_of_no_images_is_a_picture(folder):
+def made(folder, *, reader=read, **options):
     images, boxes, detections, root = folder
-    sheet = gallery(
-        images.iloc[:0], boxes.iloc[:0], detections.iloc[:0], root, read=read, kind="worst"
-    )
-    assert sheet.width > 0 and sheet.height > 0
+    classes = boxes[["class_name"]].drop_duplicates().reset_index(drop=True)
+    tables = (images, boxes, detections, classes)
+    found = kinds(*tables, score_threshold=0.5)
+    ranking = per_image(*tables, dataset="test", score_threshold=0.5)
+    return tiles(images, boxes, found, ranking, root, read=reader, **options)
+
+
+def captions(tiles):
+    return [tile.caption for tile in tiles]
+
+
+def test_each_kind_has_the_pictures_it_says(folder):
+    found = made(folder, count=2)
+    assert list(found) == ["worst", "best", "random", *ERRORS]
+    assert captions(found["worst"]) == [
+        "bad.jpg: F1 0.0, 0 right, 1 wrong, 2 missed",
+        "half.jpg: F1 66.7, 1 right, 0 wrong, 1 missed",
+    ]
+    assert sorted(text.split(":")[0] for text in captions(found["best"])) == [
+        "empty.jpg", "good.jpg"
+    ]  # fmt: skip
+    assert captions(found["classification"]) == ["bad.jpg: 1 × classification"]
+    assert captions(found["missed"]) == ["half.jpg: 1 × missed", "bad.jpg: 1 × missed"]
+    assert [kind for kind in ERRORS if not found[kind]] == [
+        "localisation", "both", "duplicate", "background"
+    ]  # fmt: skip
+
+
+def test_boxes_are_where_they_belong_in_a_tile(folder):
+    [half, bad] = made(folder)["missed"]
+    assert half.picture.size == bad.picture.size == (TILE, TILE // 2)  # 2.4 times as large
+    assert where(half.picture, EMPHASIS_COLOUR)[::2] == pytest.approx((144, 237.6), abs=1)
+    x1, _, x2, y2 = where(bad.picture, EMPHASIS_COLOUR)
+    assert (x1, x2, y2) == pytest.approx((360, 480, 240), abs=1)
+
+
+def test_of_an_error_the_images_with_most_come_first(make, tmp_path):
+    images = make.images(["1", "2", "3"])
+    for path in images["path"]:
+        Image.new("RGB", (200, 100)).save(tmp_path / path)
+    found = make.detections(
+        ("1", "cat", 0, 0, 9, 9, 0.6), ("2", "cat", 0, 0, 9, 9, 0.9),
+        ("3", "cat", 0, 0, 9, 9, 0.6), ("3", "cat", 50, 0, 59, 9, 0.6),
+    )  # fmt: skip
+    boxes = make.boxes(("1", "cat", 100, 0, 109, 9))
+    shown = made((images, boxes, found, tmp_path), count=2)["background"]
+    assert captions(shown) == ["3.jpg: 2 × background", "2.jpg: 1 × background"]
+
+
+def test_random_pictures_follow_the_seed_alone(folder):
+    first = captions(made(folder, count=3)["random"])
+    assert len(set(first)) == 3 and first == captions(made(folder, count=3)["random"])
+    others = [captions(made(folder, count=3, seed=seed)["random"]) for seed in range(1, 9)]
+    assert any(other != first for other in others)
+
+
+def test_a_picture_is_decoded_once_however_often_it_is_shown(folder):
+    decoded = []
+
+    def counting(path):
+        decoded.append(path.name)
+        return read(path)
+
+    assert sum(map(len, made(folder, reader=counting).values())) > 4
+    assert sorted(decoded) == ["bad.jpg", "empty.jpg", "good.jpg", "half.jpg"]
+
+
+def test_a_picture_that_cannot_be_read_is_grey_and_says_why(folder):
+    def failing(path):
+        if path.name == "bad.jpg":
+            raise DataError("bad.jpg: the file is empty")
+        return read(path)
+
+    worst, second = made(folder, reader=failing, count=2)["worst"]
+    assert worst.caption == "bad.jpg: the file is empty"
+    assert worst.picture.getextrema() == ((128, 128),) * 3
+    assert second.caption.startswith("half.jpg: F1")
+
+
+def test_no_images_and_no_pictures_wanted_give_no_tiles(folder):
+    images, boxes, detections, root = folder
+    for shown in (
+        made((images.iloc[:0], boxes.iloc[:0], detections.iloc[:0], root)),
+        made(folder, count=0),
+    ):
+        assert not any(shown.values())
+
+
+def test_a_sheet_holds_its_tiles():
+    colours = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
+    picture = sheet([Tile(Image.new("RGB", (TILE, 100), c), "x" * 500) for c in colours])
+    areas = [where(picture, colour) for colour in colours]
+    assert all((x2 - x1, y2 - y1) == (TILE, 100) for x1, y1, x2, y2 in areas)
+    assert len(set(areas)) == 3
+    assert sheet([]).width > 0

@@ -10,6 +10,7 @@ import pytest
 
 from detpipe.core.tables import SCORES
 from detpipe.evaluate import coco, report
+from detpipe.evaluate.config import ReportConfig
 
 NAN = float("nan")
 NAMES = ["z-last", "a,b", 'say "x"', "a/b", "R&D (x)", "猫", "[b]"]
@@ -89,3 +90,75 @@ def test_overview_of_real_data_has_the_twelve_numbers(coco100):
     assert list(overview.columns) == ["dataset", "task", *coco100.published]
     assert overview.iloc[0, 2:].tolist() == [100 * v for v in coco100.published.values()]
     assert by_class["class_name"].tolist() == list(coco100.names.values())
+
+
+@pytest.fixture
+def splits(make):
+    """val: an image, its box found; test: two, one box, nothing found; train: no detections."""
+    images = make.images(["1", "2", "3", "4"]).assign(split=["val", "test", "test", "train"])
+    boxes = make.boxes(("1", "cat", 0, 0, 9, 9), ("2", "cat", 0, 0, 9, 9), ("4", "cat", 0, 0, 9, 9))
+    found = make.detections(("1", "cat", 0, 0, 9, 9, 0.7), ("4", "cat", 0, 0, 9, 9, 0.8))
+    return images, boxes, found
+
+
+def test_parts_are_the_splits_with_images_each_once(splits):
+    images, boxes, found = splits
+    val, more = found.head(1), found.tail(1)
+    parts = report.parts(
+        images, boxes, [(["val"], val), (["test"], val[:0]), (["train", "val", "none"], more)]
+    )
+    assert [part.dataset for part in parts] == ["val", "test", "train"]
+    counts = [tuple(map(len, part[1:])) for part in parts]
+    assert counts == [(1, 1, 1), (2, 1, 0), (1, 1, 1)]
+    assert parts[2].detections["image_id"].tolist() == ["4"]
+
+
+def test_a_diagnosis_has_every_data_set_in_every_table(splits, make):
+    images, boxes, found = splits
+    parts = report.parts(images, boxes, [(["val", "test"], found)])
+    config = ReportConfig(samples=3, bins=5)
+    diagnosis = report.diagnose(parts, make.classes("cat"), config, max_detections=100)
+    for table in diagnosis:
+        assert table.columns[0] == "dataset"
+        assert table["dataset"].unique().tolist() == ["val", "test"]
+    assert len(diagnosis.calibration) == 2 * 2 * 5
+    assert diagnosis.intervals["samples"].unique().tolist() == [3]
+    ranking = diagnosis.per_image.set_index("image_id")
+    assert ranking["right"].to_dict() == {"1": 1, "2": 0, "3": 0}
+
+
+def test_without_data_sets_the_tables_have_columns_and_no_rows(splits, make):
+    some = report.diagnose(
+        report.parts(*splits[:2], [(["val"], splits[2])]), make.classes("cat"),
+        ReportConfig(samples=0), max_detections=100,
+    )  # fmt: skip
+    none = report.diagnose([], make.classes("cat"), ReportConfig(samples=0), max_detections=100)
+    for table, other in zip(none, some, strict=True):
+        assert table.empty and list(table.columns) == list(other.columns)
+
+
+def test_pictures_count_from_the_best_f1_or_from_the_score_that_is_given(splits, make):
+    parts = report.parts(*splits[:2], [(["val", "test"], splits[2])])
+    best = ReportConfig(samples=0)
+    diagnosis = report.diagnose(parts, make.classes("cat"), best, max_detections=100)
+    assert report.threshold(diagnosis.thresholds, "val", best) == 0.7
+    assert report.threshold(diagnosis.thresholds, "test", best) == 0.5  # nothing found
+    given = ReportConfig(score_threshold=0.9)
+    assert report.threshold(diagnosis.thresholds, "val", given) == 0.9
+    strict = report.diagnose(parts, make.classes("cat"), given, max_detections=100)
+    assert strict.per_image.set_index("image_id")["right"].to_dict() == {"1": 0, "2": 0, "3": 0}
+
+
+def test_every_data_set_has_its_figures(splits, make):
+    parts = report.parts(*splits[:2], [(["val", "test"], splits[2])])
+    options = (make.classes("cat"), ReportConfig(samples=0))
+    diagnosis = report.diagnose(parts, *options, max_detections=100)
+    made = report.figures(
+        parts, options[0], diagnosis, options[1], max_detections=100, history=pd.DataFrame()
+    )
+    what = ("precision_recall", "scores", "calibration", "slices")
+    assert set(made.curves) == {"loss"} | {f"{d}_{w}" for d in ("val", "test") for w in what}
+    assert set(made.confusion) == set(made.errors) == {"val", "test"}
+    titles = {name: figure.axes[0].get_title() for name, figure in made.confusion.items()}
+    assert titles["val"] == "1 objects, 1 detections\nIoU 0.5, score 0.70 and above"
+    assert titles["test"] == "1 objects, 0 detections\nIoU 0.5, score 0.50 and above"

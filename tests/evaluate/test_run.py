@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ from torch import nn
 from detpipe.core.errors import DataError
 from detpipe.core.tables import DETECTIONS
 from detpipe.core.types import Batch, Detections, Target
+from detpipe.evaluate import run as module
 from detpipe.evaluate.run import predict
 
 
@@ -93,7 +95,7 @@ def test_images_come_in_the_order_of_the_stream_and_may_have_nothing():
     stream[0].images[1].add_(1)
     found = run(Varying([0, 0, 9, 9, 0.5, 1]), iter(stream))
     assert found.detections["image_id"].tolist() == ["b", "a", "z"]
-    assert set(found.timing) == {"data", "model", "post"} and min(found.timing.values()) >= 0
+    assert found.image_ids == ("b", "empty", "a", "z")
 
 
 def test_more_than_100_detections_reach_the_table():
@@ -125,7 +127,8 @@ def test_another_number_of_results_than_images_is_an_error():
 def test_nothing_is_an_empty_table(stream, caplog):
     found = run(Fixed(), stream)
     assert found.detections.empty and found.detections.dtypes.equals(DETECTIONS.empty().dtypes)
-    assert ("no images" in caplog.text) is (not stream) is (not found.timing)
+    assert ("no images" in caplog.text) is (not stream) is found.timing.empty
+    assert list(found.timing.dtypes) == [pd.StringDtype(na_value=np.nan), "float64", "int64"]
 
 
 def test_what_is_not_finite_is_left_out_and_said(caplog):
@@ -179,6 +182,96 @@ def test_global_random_states_stay():
     seeded()
     run(model, stream())
     assert drawn() == expected
+
+
+class Clock:
+    """Stands still but where it is told that time passes."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(module, "perf_counter", clock := Clock())
+    return clock
+
+
+def timed(clock, *batches):
+    """A model and a stream of batches (images, seconds to wait for it, to detect, to take in)."""
+
+    class Slow(Detections):
+        @property
+        def labels(self):
+            clock.now += post
+            return torch.ones(1, dtype=torch.int64)
+
+        @labels.setter
+        def labels(self, _): ...
+
+    class Model(Fixed):
+        def detect(self, images):
+            nonlocal post
+            _, _, model, post = batches[int(images[0][0, 0, 0])]
+            clock.now += model
+            post /= len(images)
+            return [Slow(torch.ones(1, 4), torch.ones(1), None) for _ in images]
+
+    def stream():
+        for i, (images, data, _, _) in enumerate(batches):
+            clock.now += data
+            one = batch(*(f"{i}.{j}" for j in range(images)))
+            one.images[0].fill_(i)
+            yield one
+
+    post = 0.0
+    return Model(), stream()
+
+
+def timing(prediction):
+    return dict(zip(prediction.timing["part"], prediction.timing["ms_per_image"], strict=True))
+
+
+def test_time_is_split_into_waiting_detecting_and_taking_in_by_image(clock, caplog):
+    caplog.set_level("INFO")
+    found = run(*timed(clock, (4, 2.0, 4.0, 0.5), (1, 0.5, 1.0, 0.0)), warmup=0)
+    assert timing(found) == pytest.approx({"data": 500, "model": 1000, "post": 100})
+    assert found.timing["images"].tolist() == [5, 5, 5]
+    assert "data 500.0, model 1000.0, post 100.0 (0.6 images a second)" in caplog.text
+
+
+def test_the_first_batches_are_not_timed(clock, caplog):
+    caplog.set_level("INFO")
+    batches = [(2, 90.0, 90.0, 90.0), (2, 9.0, 9.0, 9.0), (2, 2.0, 4.0, 0.0), (1, 1.0, 0.5, 0.3)]
+    found = run(*timed(clock, *batches))
+    assert timing(found) == pytest.approx({"data": 1000, "model": 1500, "post": 100})
+    assert found.timing["images"].tolist() == [3, 3, 3]
+    assert len(found.image_ids) == 7  # but they are detected in
+    assert "without the first 2 batch(es)" in caplog.text
+
+
+@pytest.mark.parametrize("warmup", [2, 5])
+def test_without_more_batches_than_the_warm_up_all_are_timed_and_it_is_said(clock, caplog, warmup):
+    caplog.set_level("INFO")
+    batches = [(2, 3.0, 2.0, 1.0), (2, 1.0, 2.0, 3.0)]
+    found = run(*timed(clock, *batches), warmup=warmup)
+    assert timing(found) == pytest.approx({"data": 1000, "model": 1000, "post": 1000})
+    assert "warm-up included: there are only 2 batch(es)" in caplog.text
+
+
+def test_making_the_table_counts_for_all_images_alike(clock, monkeypatch):
+    whole = module._Collected.table
+
+    def table(self):
+        clock.now += 8.0
+        return whole(self)
+
+    monkeypatch.setattr(module._Collected, "table", table)
+    found = run(*timed(clock, (3, 0, 0, 0), (1, 0, 0, 1.0)), warmup=1)
+    assert timing(found) == pytest.approx({"data": 0, "model": 0, "post": 1000 + 8000 / 4})
 
 
 @pytest.mark.gpu

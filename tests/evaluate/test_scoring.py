@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from detpipe.core.config import Spec
-from detpipe.core.errors import ConfigError, DataError, TableError
+from detpipe.core.errors import ConfigError, DataError, DetpipeError, TableError
 from detpipe.core.tables import SCORES
 from detpipe.evaluate import coco, scoring
 from detpipe.evaluate.config import EvaluateConfig
@@ -31,6 +32,18 @@ def own_metric(boxes, dataset, *, factor: float = 1.0):
 
 def broken_metric(dataset):
     return [{"dataset": dataset, "value": 1.0}]
+
+
+def raising_metric(boxes, classes, *, wrong: str = "column"):
+    if wrong == "nothing":
+        return None
+    if wrong == "mistake":
+        raise ConfigError("iou must be a number")
+    return _helper(boxes)
+
+
+def _helper(boxes):
+    return boxes["colour"]  # a KeyError deep within pandas
 
 
 @pytest.fixture
@@ -88,6 +101,38 @@ def test_a_metric_with_other_columns_is_named(tables):
         )  # fmt: skip
 
 
+def score_raising(tables, wrong):
+    return scoring.score(
+        *tables, dataset="val", max_detections=100,
+        metrics={"mine": Spec(use=f"{__name__}.raising_metric", wrong=wrong)},
+    )  # fmt: skip
+
+
+def test_a_metric_that_raises_is_named_with_the_place_in_its_file(tables):
+    with pytest.raises(DetpipeError) as error:
+        score_raising(tables, "column")
+    text = Path(__file__).read_text().partition('boxes["colour"]')[0]
+    line = text.count("\n") + 1
+    for part in (
+        f"metric 'mine' ({__name__}.raising_metric) failed on data set 'val'",
+        "KeyError: 'colour'",
+        f"({__file__}, line {line})",
+        "set evaluate.metrics.mine to null",
+    ):
+        assert part in str(error.value)
+    assert isinstance(error.value.__cause__, KeyError)
+
+
+def test_an_error_that_a_metric_explains_stays_as_it_is(tables):
+    with pytest.raises(ConfigError, match=r"^iou must be a number$"):
+        score_raising(tables, "mistake")
+
+
+def test_a_metric_that_returns_no_rows_is_named(tables):
+    with pytest.raises(TableError, match=r"metric 'mine' .*: it returns NoneType"):
+        score_raising(tables, "nothing")
+
+
 @pytest.mark.parametrize("limit, warned", [(2, False), (1, True)])
 def test_truth_above_the_limit_warns(make, caplog, limit, warned):
     boxes = make.boxes(("7", "a", 0, 0, 50, 50), ("7", "b", 0, 0, 50, 50), ("7", "b", 0, 0, 9, 9))
@@ -116,12 +161,14 @@ def test_as_metrics_names_scalars_and_keeps_what_is_no_number():
 
 def test_everything_but_inference_works_without_torch():
     code = """
-import sys
+import importlib, pkgutil, sys
 import pandas as pd
 from detpipe.core.tables import BOXES, CLASSES, DETECTIONS, IMAGES
-from detpipe.evaluate import (
-    coco, common, config, files, gallery, plots, report, scoring, verify, voc,
-)
+from detpipe import evaluate
+for module in pkgutil.iter_modules(evaluate.__path__):
+    if module.name not in ("losses", "processes", "run", "tta"):
+        importlib.import_module(f"detpipe.evaluate.{module.name}")
+from detpipe.evaluate import config, report, scoring, verify
 loaded = [m for m in ("torch", "matplotlib", "hotcoco", "kedro", "mlflow") if m in sys.modules]
 assert not loaded, f"importing loaded {loaded}"
 images = IMAGES.make(pd.DataFrame([["1", "1.jpg", 9, 9, "val"]], columns=list(IMAGES.columns)))
@@ -132,8 +179,10 @@ found = DETECTIONS.make([{**row, "score": 1}])
 scores = scoring.score(images, boxes, found, classes, dataset="val", max_detections=100,
                        metrics=config.EvaluateConfig().metrics)
 report.log(scores)
-plots.precision_recall(boxes, found, classes)
-plots.confusion(boxes, found, classes)
+parts = report.parts(images, boxes, [(["val"], found)])
+settings = config.ReportConfig(samples=10)
+known = report.diagnose(parts, classes, settings, max_detections=100)
+report.figures(parts, classes, known, settings, max_detections=100)
 verify.require(verify.verify(scores, config.VerifyConfig(
     expected=[{"dataset": "val", "metric": "AP", "value": 100, "tolerance": 0.1}])))
 loaded = [m for m in ("torch", "matplotlib.pyplot", "kedro", "mlflow") if m in sys.modules]

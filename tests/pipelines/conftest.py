@@ -20,6 +20,7 @@ class Project:
     SMALL: Mapping[str, Any] = {
         "data": {"reader": {"images": 40, "size": 96}, "check": {"workers": 0}},
         "model": {"width": 16},
+        "report": {"samples": 50, "pictures": 2},
         "train": {
             "duration": "8 steps",
             "batch_size": 4,

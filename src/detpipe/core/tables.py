@@ -165,12 +165,14 @@ IMAGES = Table(
         ),
     ),
     unique=("image_id",),
-    optional={"group": "str", "twin": "str"},
+    optional={"group": "str", "twin": "str", "negative": "str", "not_exhaustive": "str"},
 )
 """One row an image, those without boxes too. ``path`` is relative to the data set's root;
 ``width`` and ``height`` are those of the upright image (EXIF applied). ``group`` is the video,
 patient or scene it belongs to, ``twin`` the first of the files of its content, '' for none: a split
-that is drawn keeps either together."""
+that is drawn keeps either together. ``negative`` and ``not_exhaustive`` are LVIS's: JSON lists of
+classes, those looked for and not there, and those of which not every object has a box; '' where the
+source has no such list: all classes were looked for, every object has its box."""
 
 BOXES = Table(
     "boxes",
@@ -184,8 +186,12 @@ BOXES = Table(
 """One row an object. ``extra`` is a JSON object of what else its source says of it, by the source's
 names (``segmentation``, ``truncated``, …), '' for nothing."""
 
-CLASSES = Table("classes", {"class_name": "str"}, unique=("class_name",))
-"""The classes in the order of the model's labels 1..C (0 is background)."""
+CLASSES = Table(
+    "classes", {"class_name": "str"}, unique=("class_name",), optional={"frequency": "str"}
+)
+"""The classes in the order of the model's labels 1..C (0 is background). ``frequency`` is LVIS's:
+``r`` (rare, in 1 to 10 training images), ``c`` (common, 11 to 100) or ``f`` (frequent), '' where it
+is not known."""
 
 DETECTIONS = Table(
     "detections",
@@ -218,9 +224,11 @@ ISSUES = Table(
 VERDICT = Table(
     "verdict",
     {
-        "dataset": "str", "task": "str", "metric": "str", "class_name": "str",
-        "expected": "float", "tolerance": "float", "actual": "float", "ok": "bool",
-        "reason": "str",
+        "dataset": "str", "task": "str", "metric": "str", "class_name": "str", "baseline": "str",
+        "expected": "float", "tolerance": "float", "min": "float", "max": "float",
+        "actual": "float", "ok": "bool", "reason": "str",
     },
 )  # fmt: skip
-"""One row an expectation."""
+"""One row an expectation. ``expected`` is the value that was given, or the result of the
+``baseline`` ('' for none), NaN where only bounds are; ``min`` and ``max`` are the least and the
+most that pass, NaN where there is no bound. ``reason`` is '' where it is ok."""

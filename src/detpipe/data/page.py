@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import html
-import io
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from detpipe.core.errors import DataError
+from detpipe.core.page import grid, html, picture, section, text
 from detpipe.core.tables import positions
 from detpipe.data.marks import Mark, colour_of, draw_marks
 
@@ -30,19 +28,6 @@ _SIDE = 480
 _BAD = (213, 0, 0)
 _WEIGHT = {"error": 10_000, "warning": 100, "info": 1}
 _COORDINATES = re.compile(r"\(([^()]*)\)$")
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 1200px;
-  padding: 0 1rem; color: #222; background: #fff }
-table { border-collapse: collapse; width: 100% }
-td, th { text-align: left; vertical-align: top; padding: .25rem .6rem;
-  border-bottom: 1px solid #ddd }
-td:nth-child(n + 4) { overflow-wrap: anywhere }
-.grid { display: grid; grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); gap: 1rem }
-figure { margin: 0 } figcaption { font-size: 13px; overflow-wrap: anywhere }
-img { max-width: 100%; height: auto }
-.error { color: #b00020; font-weight: 600 } .warning { color: #8a5a00 }
-"""
 
 
 def page(
@@ -77,22 +62,19 @@ def page(
         f"{len(images)} images, {len(boxes)} boxes, {len(classes)} classes; "
         + (f"<span class=error>{errors} error(s): not usable yet</span>" if errors else "usable")
     )  # fmt: skip
+    drawn = [picture(plot, name.replace("_", " "), "png") for name, plot in plots.items()]
     parts = [
-        f"<h1>{html.escape(title)}</h1><p>{counts}</p>",
-        "<h2>What the check found</h2>",
-        _findings(issues),
+        f"<p>{counts}</p>",
+        section("What the check found", [_findings(issues)]),
         *_section("Pictures with the worst findings", _offenders(images, issues, root)),
         *_section("Pictures", _samples(images, boxes, classes, root)),
-        *_section("In numbers", [_picture(p, "png", name) for name, p in plots.items()]),
+        *_section("In numbers", drawn),
     ]
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{_STYLE}</style><body>{''.join(parts)}</body></html>\n"
-    )
+    return html(title, parts)
 
 
 def _section(title: str, tiles: Sequence[str]) -> list[str]:
-    return [f"<h2>{title}</h2><div class=grid>{''.join(tiles)}</div>"] if tiles else []
+    return [section(title, [grid(tiles)])] if tiles else []
 
 
 def _findings(issues: pd.DataFrame) -> str:
@@ -105,13 +87,9 @@ def _findings(issues: pd.DataFrame) -> str:
         first = found.iloc[0]
         where = " ".join(filter(None, (first["file"], first["value"])))
         cells = (severity, rule, len(found), where, first["action"])
-        rows.append(f"<tr class={severity}>{''.join(f'<td>{_text(cell)}' for cell in cells)}")
+        rows.append(f"<tr class={severity}>{''.join(f'<td>{text(cell)}' for cell in cells)}")
     head = "<tr><th>severity<th>rule<th>times<th>the first<th>what is done"
     return f"<table>{head}{''.join(rows)}</table>"
-
-
-def _text(value: object) -> str:
-    return html.escape(str(value).encode("utf-8", "replace").decode())
 
 
 # --- pictures ----------------------------------------------------------------------------------
@@ -203,19 +181,11 @@ def _tile(path: Path, marks: Iterable[Mark], caption: str) -> str:
     try:
         pixels, (height, width) = load_sized(path, size=fitting)
     except DataError as error:
-        return f"<figure><figcaption>{_text(error)}</figcaption></figure>"
-    picture = Image.fromarray(pixels)
-    x, y = picture.width / width, picture.height / height
+        return f"<figure><figcaption>{text(error)}</figcaption></figure>"
+    tile = Image.fromarray(pixels)
+    x, y = tile.width / width, tile.height / height
     draw_marks(
-        picture,
+        tile,
         [m._replace(box=(m.box[0] * x, m.box[1] * y, m.box[2] * x, m.box[3] * y)) for m in marks],
     )
-    return _picture(picture, "jpeg", caption)
-
-
-def _picture(picture: Image, kind: str, caption: str) -> str:
-    buffer = io.BytesIO()
-    picture.save(buffer, format=kind, quality=85)  # PNG has no quality, and ignores it
-    source = f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-    text = _text(caption.replace("_", " ") if kind == "png" else caption)
-    return f'<figure><img src="{source}" alt="{text}"><figcaption>{text}</figcaption></figure>'
+    return picture(tile, caption)

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from detpipe.core.errors import DataError, one_message
+from detpipe.core.tables import positions
 
 _SHOWN = 10
 
@@ -20,7 +21,9 @@ def image_order(images: pd.DataFrame) -> list[str]:
     order of rows, and equal to that of a scorer that sorts the numbers of a COCO file.
     """
     ids = images["image_id"].tolist()
-    return sorted(ids, key=int) if all(i.isdecimal() for i in ids) else sorted(ids)
+    if all(i.isdecimal() for i in ids):
+        return sorted(ids, key=lambda i: (int(i), i))  # 1 and 01 may both be there
+    return sorted(ids)
 
 
 def check_known(images: pd.DataFrame, classes: pd.DataFrame, **tables: pd.DataFrame) -> None:
@@ -60,12 +63,13 @@ def did_you_mean(value: str, known: list[str]) -> str:
 
 
 def _unknown(table: str, kind: str, values: pd.Series, known: pd.Series) -> list[str]:
-    strangers = values[~values.isin(known)]
+    strangers = values[positions(values, known) < 0]
     if strangers.empty:
         return []
     names = strangers.unique().tolist()
+    several, known_of = {"image": ("image(s)", "images"), "class": ("class(es)", "classes")}[kind]
+    hint = did_you_mean(names[0], known.tolist()) if len(known) < 5000 else ""
     return [
-        f"{table}: {len(strangers)} row(s) name {len(names)} {kind}(s) that the table of "
-        f"{'images' if kind == 'image' else 'classes'} ({len(known)} rows) does not have: "
-        f"{listed(names)}{did_you_mean(names[0], known.tolist()) if len(known) < 5000 else ''}"
+        f"{table}: {len(strangers)} row(s) name {len(names)} {several} that the table of "
+        f"{known_of} ({len(known)} rows) does not have: {listed(names)}{hint}"
     ]

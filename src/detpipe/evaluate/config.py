@@ -48,11 +48,25 @@ class EvaluateConfig(Frozen):
     metrics: dict[str, Spec | None] = Field(default_factory=_coco)
     """Scorers: functions of tables, see :func:`detpipe.evaluate.scoring.score`."""
 
+    @field_validator("more")
+    @classmethod
+    def _more_than_val_and_test(cls, value: list[str]) -> list[str]:
+        if {"val", "test"} & {*value} or len({*value}) < len(value):
+            raise ValueError(f"each split once, and val and test are evaluated anyway: {value}")
+        return value
+
     @model_validator(mode="after")
     def _specs(self) -> Self:
         provided = ("images", "boxes", "detections", "classes", "dataset", "max_detections")
         check_specs(*((s, f"evaluate.metrics.{n}", 0, provided) for n, s in self.metrics.items()))
         return self
+
+
+_FORMS = (
+    ("value", "tolerance"), ("min",), ("max",), ("min", "max"), ("tolerance", "baseline"),
+    ("min", "baseline"), ("max", "baseline"), ("min", "max", "baseline"),
+)  # fmt: skip
+"""What an expectation may consist of, in the order of its fields."""
 
 
 class Expectation(Frozen):
@@ -91,6 +105,23 @@ class Expectation(Frozen):
             return dict(zip(("task", "metric", "value", "tolerance"), data, strict=True))
         return data
 
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        names = ("value", "tolerance", "min", "max", "baseline")
+        given = [name for name in names if getattr(self, name) is not None]
+        if tuple(given) not in _FORMS:
+            raise ValueError(
+                "what is expected is one of: value and tolerance; min, max or both; baseline and "
+                "tolerance; baseline and min, max or both; this has "
+                + (" and ".join(given) or "none of these")
+            )
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"no result is at least {self.min:g} (min) and at most {self.max:g} "
+                             "(max)")  # fmt: skip
+        if self.baseline is not None and not self.baseline.strip():
+            raise ValueError("baseline is empty: name an MLflow run, or take it out")
+        return self
+
 
 class VerifyConfig(Frozen):
     """The ``verify`` section."""
@@ -99,7 +130,7 @@ class VerifyConfig(Frozen):
     """What the run must reach; each miss is a row of the verdict, and ends the command with 1."""
     write: bool = False
     """Write what this run reached to ``conf/expected/<name>.yml``, as what later ones must."""
-    tolerance: float = Field(default=0.5, ge=0)
+    tolerance: float = Field(default=0.5, ge=0, allow_inf_nan=False)
     """Of what is written: how far from it a result may lie, in percent points."""
 
 

@@ -1,19 +1,21 @@
-"""Pictures with their boxes drawn, and sheets of the best, the worst or any of them."""
+"""Pictures with their boxes drawn: the worst, the best, any, and those with errors of a kind."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from PIL import Image, ImageDraw
 
+from detpipe.core.errors import DataError
 from detpipe.core.fonts import font_of_size
-from detpipe.evaluate.coco import evaluator
-from detpipe.evaluate.common import image_order, records
+from detpipe.core.tables import BOX_COLUMNS
+from detpipe.evaluate.common import records
+from detpipe.evaluate.errors import ERRORS
 from detpipe.evaluate.voc import ious
 
 if TYPE_CHECKING:
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
 
 TRUTH_COLOUR = (0, 200, 83)
 DETECTION_COLOUR = (255, 61, 0)
-SHOWN_FROM = 0.5
-"""Fainter detections are not what a person would act on: neither drawn nor ranked."""
-_TILE = 400
-"""Longest side of a picture on a sheet, pixels."""
+EMPHASIS_COLOUR = (213, 0, 249)
+TILE = 480
+"""Longest side of a picture on a sheet and on the page, pixels."""
+LEGEND = "truth green, detections orange, what an error is about magenta"
 
 
 def draw(
@@ -33,6 +35,7 @@ def draw(
     detections: pd.DataFrame | None,
     *,
     longest_side: int | None = None,
+    emphasised: pd.DataFrame | None = None,
 ) -> Image.Image:
     """A copy of the image with boxes: truth green, detections orange with name and score.
 
@@ -45,6 +48,8 @@ def draw(
             top.
         longest_side: scale the picture to this before drawing, so that lines and text stay
             readable.
+        emphasised: rows of :func:`detpipe.evaluate.errors.kinds` that the picture is about: in
+            magenta, and only these bear names.
     """
     picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
     picture = picture.convert("RGB")
@@ -59,136 +64,165 @@ def draw(
     canvas = ImageDraw.Draw(picture)
     boxes = [] if truth is None else list(records(truth))
     found = [] if detections is None else list(records(detections.sort_values("score")))
-    for box in boxes:
+    meant = [] if emphasised is None else list(records(emphasised))
+    for box in boxes if emphasised is None else ():
         if not _is_found(box, found):
             label = f"{box.class_name} (crowd)" if box.iscrowd else str(box.class_name)
             _label(canvas, _scaled(box, scale), TRUTH_COLOUR, label, font, below=True)
-    for box in found:
+    for box in found if emphasised is None else ():
         label = f"{box.class_name} {box.score:.2f}"
         _label(canvas, _scaled(box, scale), DETECTION_COLOUR, label, font, below=False)
     # The truth is thicker, so that it shows below a detection that fits.
     lines = [(b, TRUTH_COLOUR, line + 2) for b in boxes]
     lines += [(b, DETECTION_COLOUR, line) for b in found]
+    lines += [(b, EMPHASIS_COLOUR, line + 2) for b in meant]
     for box, colour, width in lines:
         x1, y1, x2, y2 = _scaled(box, scale)  # x2, y2 exclusive here, inclusive in Pillow
         canvas.rectangle((x1, y1, max(x1, x2 - 1), max(y1, y2 - 1)), outline=colour, width=width)
+    for box in meant:
+        _label(canvas, _scaled(box, scale), EMPHASIS_COLOUR, _meaning(box), font, below=False)
     return picture
 
 
-def rank(
+def _meaning(box: Any) -> str:
+    """What is written at a box that is emphasised."""
+    if box.kind == "missed":
+        return f"{box.class_name} missed"
+    is_other = box.truth_class and box.truth_class != box.class_name
+    return f"{box.class_name} {box.score:.2f}" + (f", is {box.truth_class}" if is_other else "")
+
+
+class Tile(NamedTuple):
+    """A picture with what is to be said of it."""
+
+    picture: Image.Image
+    caption: str
+
+
+def tiles(
     images: pd.DataFrame,
     boxes: pd.DataFrame,
-    detections: pd.DataFrame,
-    *,
-    score_threshold: float = SHOWN_FROM,
-    iou: float = 0.5,
-) -> pd.DataFrame:
-    """Images from worst to best by F1 = 2·right / (2·right + wrong + missed).
-
-    Right is a detection that overlaps a box of its class by ``iou``, as COCO matches; wrong are
-    the other detections with at least ``score_threshold``, missed the boxes left. Equal F1: more
-    wrong and missed first. An image without boxes and detections has F1 1.
-
-    Returns:
-        One row an image: image_id, path, f1, right, wrong, missed.
-    """
-    found = detections[detections["score"] >= score_threshold]
-    names = pd.unique(pd.concat([boxes["class_name"], found["class_name"]]))
-    counts: dict[int, dict[str, Any]] = {}
-    if len(names):
-        classes = pd.DataFrame({"class_name": names})
-        engine = evaluator(images, boxes, found, classes, limits=[max(1, len(found))])
-        engine.evaluate()
-        counts = engine.image_diagnostics(iou_thr=iou)["img_summary"]
-    paths = images.set_index("image_id")["path"]
-    rows = []
-    for number, image_id in enumerate(image_order(images), start=1):
-        count = counts.get(number, {"tp": 0, "fp": 0, "fn": 0})
-        right, wrong, missed = count["tp"], count["fp"], count["fn"]
-        all_of_them = 2 * right + wrong + missed
-        f1 = 2 * right / all_of_them if all_of_them else 1.0
-        rows.append((image_id, paths[image_id], f1, right, wrong, missed))
-    table = pd.DataFrame(rows, columns=["image_id", "path", "f1", "right", "wrong", "missed"])
-    errors = table["wrong"] + table["missed"]
-    order = np.lexsort((-errors.to_numpy(), table["f1"].to_numpy()))
-    return table.iloc[order].reset_index(drop=True)
-
-
-def gallery(
-    images: pd.DataFrame,
-    boxes: pd.DataFrame,
-    detections: pd.DataFrame,
+    found: pd.DataFrame,
+    ranking: pd.DataFrame,
     root: Path,
     *,
     read: Callable[[Path], NDArray[np.uint8]],
-    kind: Literal["worst", "best", "random"],
-    count: int = 12,
-    score_threshold: float = SHOWN_FROM,
+    count: int = 8,
     seed: int = 0,
-) -> Image.Image:
-    """A sheet of pictures with truth (green) and detections (orange) drawn.
+) -> dict[str, list[Tile]]:
+    """The worst and the best images, some at random, and those with most of each kind of error.
+
+    Truth is green, detections orange; what an error kind is about is magenta. A picture is decoded
+    once, however often it is shown. One that cannot be read is a grey tile that says so.
 
     Args:
         images: the images table of one data set.
         boxes: the truth in it.
-        detections: what was found in it.
+        found: of :func:`detpipe.evaluate.errors.kinds`.
+        ranking: of :func:`detpipe.evaluate.per_image.per_image`.
         root: the folder that the table's paths are relative to.
         read: file → its upright pixels ``[H, W, 3]``, RGB, the way that the model sees them.
-        kind: ``worst`` or ``best`` by :func:`rank`, or ``random`` by ``seed``.
-        count: how many pictures at most.
-        score_threshold: fainter detections are neither drawn nor counted.
-        seed: for ``random``.
+        count: how many pictures of each kind at most.
+        seed: for those at random.
 
-    Raises:
-        DataError: what ``read`` raises for a picture that is missing or does not decode.
+    Returns:
+        ``worst``, ``best``, ``random`` and the kinds of :data:`~detpipe.evaluate.errors.ERRORS`;
+        a kind without any picture is an empty list. Longest side :data:`TILE`.
     """
-    if kind == "random":
-        places = np.random.default_rng(seed).permutation(len(images))[:count]
-        chosen = images.iloc[np.sort(places)]
-        captions = chosen["path"].tolist()
-    else:
-        ranking = rank(images, boxes, detections, score_threshold=score_threshold)
-        chosen = (ranking if kind == "worst" else ranking[::-1]).head(count)
-        captions = [
-            f"{row.path}: F1 {row.f1:.2f}, {row.right} right, {row.wrong} wrong, "
-            f"{row.missed} missed"
-            for row in records(chosen)
-        ]
-    found = detections[detections["score"] >= score_threshold]
-    tiles = [
-        draw(
-            read(root / row.path),
-            boxes[boxes["image_id"] == row.image_id],
-            found[found["image_id"] == row.image_id],
-            longest_side=_TILE,
-        )
-        for row in records(chosen)
-    ]
-    return _sheet(tiles, captions, title="truth green, detections orange")
+    places = np.random.default_rng(seed).permutation(len(ranking))[:count]
+    chosen = {
+        "worst": ranking.head(count)["image_id"].tolist(),
+        "best": ranking[::-1].head(count)["image_id"].tolist(),
+        "random": ranking["image_id"].iloc[places].tolist(),
+    }
+    numbers = {row.image_id: _numbers(row) for row in records(ranking)}
+    captions = {(kind, i): numbers[i] for kind, ids in chosen.items() for i in ids}
+    for kind in ERRORS:
+        counts = _most(found[found["kind"] == kind], count)
+        chosen[kind] = list(counts)
+        captions |= {(kind, i): f"{number} × {kind}" for i, number in counts.items()}
+    shown = list(dict.fromkeys(i for ids in chosen.values() for i in ids))
+    paths = images.set_index("image_id")["path"]
+    truth, detected = (_by_image(table, shown) for table in (boxes, found))
+    made: dict[tuple[str, str], Tile] = {}
+    for image_id in shown:
+        path = str(paths[image_id])
+        picture, scale, problem = _read_small(root / path, read)
+        own, theirs = (_scaled_rows(t[image_id], scale) for t in (truth, detected))
+        for kind in (kind for kind, ids in chosen.items() if image_id in ids):
+            caption = f"{path}: {captions[kind, image_id]}"
+            tile = _draw_kind(picture, own, theirs, kind) if not problem else picture
+            made[kind, image_id] = Tile(tile, problem or caption)
+    return {kind: [made[kind, i] for i in ids] for kind, ids in chosen.items()}
 
 
-def _sheet(tiles: list[Image.Image], captions: list[str], *, title: str) -> Image.Image:
+def sheet(tiles: Sequence[Tile]) -> Image.Image:
+    """Tiles of one kind as one picture, with their captions above them."""
     columns = max(1, min(4, math.ceil(math.sqrt(len(tiles)))))
     caption, gap, head = 18, 8, 24
     rows = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
-    heights = [caption + gap + max(tile.height for tile in row) for row in rows]
+    heights = [caption + gap + max(tile.picture.height for tile in row) for row in rows]
     font = font_of_size(12)
-    sheet = Image.new("RGB", (columns * (_TILE + gap) + gap, head + sum(heights) + gap), "white")
+    sheet = Image.new("RGB", (columns * (TILE + gap) + gap, head + sum(heights) + gap), "white")
     canvas = ImageDraw.Draw(sheet)
-    canvas.text((gap, 4), title if tiles else "no images", fill="black", font=font)
-    for i, (tile, text) in enumerate(zip(tiles, captions, strict=True)):
-        x = gap + (i % columns) * (_TILE + gap)
+    canvas.text((gap, 4), LEGEND if tiles else "no images", fill="black", font=font)
+    for i, tile in enumerate(tiles):
+        x = gap + (i % columns) * (TILE + gap)
         y = head + sum(heights[: i // columns])
-        canvas.text((x, y + 1), _shortened(text, font), fill="black", font=font)
-        sheet.paste(tile, (x, y + caption))
+        canvas.text((x, y + 1), _shortened(tile.caption, font), fill="black", font=font)
+        sheet.paste(tile.picture, (x, y + caption))
     return sheet
+
+
+def _numbers(row: Any) -> str:
+    return f"F1 {row.f1:.1f}, {row.right} right, {row.wrong} wrong, {row.missed} missed"
+
+
+def _most(errors: pd.DataFrame, count: int) -> dict[str, int]:
+    """Image → number of errors, the most first; of equal ones those with the highest score."""
+    by_image = errors.groupby("image_id", sort=False)["score"].agg(["size", "max"])
+    order = np.lexsort((-by_image["max"].fillna(0).to_numpy(), -by_image["size"].to_numpy()))
+    return {str(i): int(n) for i, n in by_image["size"].iloc[order[:count]].items()}
+
+
+def _by_image(table: pd.DataFrame, image_ids: list[str]) -> dict[str, pd.DataFrame]:
+    near = table[table["image_id"].isin(image_ids)]
+    groups = {str(i): rows for i, rows in near.groupby("image_id")}
+    return {i: groups.get(i, table.iloc[:0]) for i in image_ids}
+
+
+def _read_small(
+    file: Path, read: Callable[[Path], NDArray[np.uint8]]
+) -> tuple[Image.Image, float, str]:
+    """The picture as large as a tile, its scale, and what is wrong with it ('' for nothing)."""
+    try:
+        picture = Image.fromarray(read(file))
+    except DataError as error:
+        return Image.new("RGB", (TILE, TILE // 2), (128, 128, 128)), 1.0, str(error)
+    scale = TILE / max(picture.size)
+    size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
+    return picture.resize(size), scale, ""
+
+
+def _scaled_rows(table: pd.DataFrame, scale: float) -> pd.DataFrame:
+    return table.assign(**{column: table[column] * scale for column in BOX_COLUMNS})
+
+
+def _draw_kind(
+    picture: Image.Image, truth: pd.DataFrame, found: pd.DataFrame, kind: str
+) -> Image.Image:
+    if kind not in ERRORS:
+        return draw(picture, truth, found[found["score"].notna()])
+    meant = found["kind"] == kind
+    others = found[~meant & found["score"].notna()]
+    return draw(picture, truth, others, emphasised=found[meant])
 
 
 def _shortened(text: str, font: Any) -> str:
     """The end of a text that is too long for a tile: of a path, the file's name."""
-    if font.getlength(text) <= _TILE:
+    if font.getlength(text) <= TILE:
         return text
-    while font.getlength(f"…{text}") > _TILE:
+    while font.getlength(f"…{text}") > TILE:
         text = text[1:]
     return f"…{text}"
 

@@ -1,4 +1,4 @@
-"""Scores as tables for people: csv files, copy-paste lines, a table for the log."""
+"""What people look at: scores as tables and log lines, what they are made of, and its figures."""
 
 from __future__ import annotations
 
@@ -6,13 +6,166 @@ import csv
 import io
 import logging
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
+
+from detpipe.core.tables import BOXES, DETECTIONS, IMAGES, positions
+from detpipe.evaluate.config import ReportConfig
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 logger = logging.getLogger(__name__)
 
 _RUN = ["dataset", "task"]
+_THRESHOLD = 0.5
+"""Where no score is better than another: nothing right was found."""
+
+
+class Part(NamedTuple):
+    """One data set: its images, the truth in them and what was found in them."""
+
+    dataset: str
+    images: pd.DataFrame
+    boxes: pd.DataFrame
+    detections: pd.DataFrame
+
+
+class Diagnosis(NamedTuple):
+    """What the scores are made of: tables whose first column is the data set."""
+
+    thresholds: pd.DataFrame
+    errors: pd.DataFrame
+    slices: pd.DataFrame
+    calibration: pd.DataFrame
+    intervals: pd.DataFrame
+    per_image: pd.DataFrame
+
+
+def parts(
+    images: pd.DataFrame,
+    boxes: pd.DataFrame,
+    detections: Iterable[tuple[Sequence[str], pd.DataFrame]],
+) -> list[Part]:
+    """The data sets that have images.
+
+    Args:
+        images: the images table of all splits.
+        boxes: the truth in them.
+        detections: (splits, what was found in their images); a split counts where it is first.
+    """
+    found = {}
+    for splits, table in detections:
+        for split in splits:
+            own = images[images["split"] == split]
+            if split not in found and len(own):
+                mine = (t[positions(t["image_id"], own["image_id"]) >= 0] for t in (boxes, table))
+                found[split] = Part(split, own, *mine)
+    return list(found.values())
+
+
+def diagnose(
+    parts: Sequence[Part], classes: pd.DataFrame, config: ReportConfig, *, max_detections: int
+) -> Diagnosis:
+    """Everything that is known of the data sets beyond their scores; no rows without any."""
+    nothing = Part("", IMAGES.empty(), BOXES.empty(), DETECTIONS.empty())
+    made = [_diagnose(part, classes, config, max_detections) for part in parts]
+    made = made or [
+        Diagnosis(*(t.iloc[:0] for t in _diagnose(nothing, classes, config, max_detections)))
+    ]
+    return Diagnosis(*(pd.concat(tables, ignore_index=True) for tables in zip(*made, strict=True)))
+
+
+def _diagnose(
+    part: Part, classes: pd.DataFrame, config: ReportConfig, max_detections: int
+) -> Diagnosis:
+    from detpipe.evaluate.bootstrap import intervals
+    from detpipe.evaluate.calibration import calibration
+    from detpipe.evaluate.curves import best_thresholds
+    from detpipe.evaluate.errors import breakdown
+    from detpipe.evaluate.per_image import per_image
+    from detpipe.evaluate.slices import slices
+
+    dataset, *rest = part
+    tables = (*rest, classes)
+    limit, iou = max_detections, config.iou
+    thresholds = best_thresholds(*tables, dataset=dataset, iou=iou, max_detections=limit)
+    return Diagnosis(
+        thresholds,
+        breakdown(*tables, dataset=dataset, iou=iou, max_detections=limit),
+        slices(*tables, dataset=dataset, max_detections=limit),
+        calibration(*tables, dataset=dataset, bins=config.bins, iou=iou, max_detections=limit),
+        intervals(
+            *tables, dataset=dataset, max_detections=limit,
+            samples=config.samples, confidence=config.confidence, seed=config.seed,
+        ),
+        per_image(
+            *tables, dataset=dataset, iou=iou, max_detections=limit,
+            score_threshold=threshold(thresholds, dataset, config),
+        ),
+    )  # fmt: skip
+
+
+def threshold(thresholds: pd.DataFrame, dataset: str, config: ReportConfig) -> float:
+    """From which score detections count in the pictures of a data set.
+
+    Args:
+        thresholds: of :class:`Diagnosis`.
+        dataset: the name.
+        config: its ``score_threshold``; ``best_f1`` is that of all classes together.
+    """
+    if config.score_threshold != "best_f1":
+        return config.score_threshold
+    rows = thresholds[(thresholds["dataset"] == dataset) & (thresholds["class_name"] == "")]
+    best = rows["score_threshold"].dropna()
+    return float(best.iloc[0]) if len(best) else _THRESHOLD
+
+
+class Figures(NamedTuple):
+    """Pictures by name: ``<dataset>_<what>`` among the curves, else by the data set alone."""
+
+    curves: dict[str, Figure]
+    confusion: dict[str, Figure]
+    errors: dict[str, Figure]
+
+
+def figures(
+    parts: Sequence[Part],
+    classes: pd.DataFrame,
+    diagnosis: Diagnosis,
+    config: ReportConfig,
+    *,
+    max_detections: int,
+    history: pd.DataFrame | None = None,
+) -> Figures:
+    """All drawings: ``loss`` if there is a history, and those of each data set."""
+    from detpipe.evaluate import plots
+    from detpipe.evaluate.confusion import confusion_table
+    from detpipe.evaluate.curves import curves
+
+    made = Figures({}, {}, {})
+    if history is not None:
+        made.curves["loss"] = plots.loss_curves(history)
+    iou, limit = config.iou, max_detections
+    for part in parts:
+        dataset, *rest = part
+        tables = (*rest, classes)
+        own = Diagnosis(*(t[t["dataset"] == dataset] for t in diagnosis))
+        score = threshold(diagnosis.thresholds, dataset, config)
+        whole = own.calibration[own.calibration["class_name"] == ""]
+        steps = curves(*tables, iou=iou, max_detections=limit)
+        matrix = confusion_table(*tables, iou=iou, score_threshold=score, max_detections=limit)
+        made.curves[f"{dataset}_precision_recall"] = plots.precision_recall(
+            *tables, iou=iou, max_detections=limit
+        )
+        made.curves[f"{dataset}_scores"] = plots.score_curves(steps, own.thresholds, iou=iou)
+        made.curves[f"{dataset}_calibration"] = plots.reliability(whole)
+        made.curves[f"{dataset}_slices"] = plots.slices(own.slices)
+        made.confusion[dataset] = plots.confusion(matrix, iou=iou, score_threshold=score)
+        made.errors[dataset] = plots.errors(own.errors, iou=iou)
+    return made
 
 
 def overview(scores: pd.DataFrame) -> pd.DataFrame:

@@ -1,13 +1,16 @@
-"""One pass of inference over a data set: a detector and a stream in, a detections table out."""
+"""One pass of inference over a data set: a detector and a stream in, a detections table out.
+
+For a pass shared by several processes see :mod:`detpipe.evaluate.processes`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import random
-import time
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
@@ -24,17 +27,24 @@ logger = logging.getLogger(__name__)
 _PROGRESS_SECONDS = 10.0
 
 
+_PARTS = ("data", "model", "post")
+
+
 class Prediction(NamedTuple):
     """What :func:`predict` found, and what it cost.
 
     Attributes:
         detections: a detections table.
-        timing: ``data`` (waiting for the stream), ``model``, ``post`` (scaling, sorting, table):
-            milliseconds of wall time an image. Empty without images.
+        timing: ``part`` (``data``: waiting for the stream; ``model``: from the images to boxes on
+            the device, their way there included; ``post``: scaling, sorting, table),
+            ``ms_per_image`` (milliseconds of wall time, divided by the images of a batch) and
+            ``images`` (how many were timed). No rows without images.
+        image_ids: the images that the stream gave, in its order, also those without detections.
     """
 
     detections: pd.DataFrame
-    timing: dict[str, float]
+    timing: pd.DataFrame
+    image_ids: tuple[str, ...]
 
 
 def predict(
@@ -45,6 +55,7 @@ def predict(
     device: torch.device | str,
     score_threshold: float = 0.0,
     max_detections: int = 100,
+    warmup: int = 2,
 ) -> Prediction:
     """Runs the detector over every batch of the stream, once.
 
@@ -61,6 +72,8 @@ def predict(
         device: where to run; ``auto`` is a GPU if there is one.
         score_threshold: detections below it are dropped.
         max_detections: how many of an image's best detections are kept.
+        warmup: first batches that the timing leaves out; where there are no more than these, it
+            is of all of them, and the log says so.
 
     Returns:
         Detections in the order of the stream, best first within an image, and the timing.
@@ -69,33 +82,80 @@ def predict(
         DataError: an image comes twice, or the detector returns labels outside 1..C or another
             number of results than images.
     """
-    where = _device(device)
+    where = device_of(device)
     collected = _Collected(tuple(class_names), score_threshold, max_detections)
-    clock = {"data": 0.0, "model": 0.0, "post": 0.0}
-    total, told = _images_of(stream), time.perf_counter()
-    with _evaluating(model, where), _global_rng_kept(where), torch.inference_mode():
-        before = time.perf_counter()
+    laps: list[_Lap] = []
+    total, told = _images_of(stream), perf_counter()
+    with evaluating(model, where), global_rng_kept(where), torch.inference_mode():
+        before = perf_counter()
         for batch in stream:
-            clock["data"] += (now := time.perf_counter()) - before
+            arrived = perf_counter()
             found = model.detect(batch.to(where).images)
             if where.type == "cuda":
                 torch.cuda.synchronize(where)
-            clock["model"] += (after := time.perf_counter()) - now
+            detected = perf_counter()
             collected.add(batch, found)
-            clock["post"] += (before := time.perf_counter()) - after
-            if before - told > _PROGRESS_SECONDS:
-                told = before
+            after = perf_counter()
+            laps.append(_Lap(len(batch), arrived - before, detected - arrived, after - detected))
+            before = after
+            if after - told > _PROGRESS_SECONDS:
+                told = after
                 logger.info(
                     "detect: %d%s images", len(collected.seen), f" of {total}" if total else ""
                 )
-    start = time.perf_counter()
+    start = perf_counter()
     table = collected.table()
-    clock["post"] += time.perf_counter() - start
-    images = len(collected.seen)
-    timing = {name: 1000 * seconds / images for name, seconds in clock.items()} if images else {}
-    costs = ", ".join(f"{name} {ms:.1f}" for name, ms in timing.items()) or "none"
-    logger.info("detect: %d images, %d detections; ms an image: %s", images, len(table), costs)
-    return Prediction(table, timing)
+    timing = _timing(laps, warmup=warmup, table=perf_counter() - start)
+    _log(len(collected.seen), len(table), timing, batches=len(laps), warmup=warmup)
+    return Prediction(table, timing, tuple(collected.seen))
+
+
+class _Lap(NamedTuple):
+    """One batch: its images and the seconds of each part."""
+
+    images: int
+    data: float
+    model: float
+    post: float
+
+
+def no_timing() -> pd.DataFrame:
+    """The timing of no images: the frame of :class:`Prediction` without rows."""
+    return timing_frame([], 0)
+
+
+def _timing(laps: Sequence[_Lap], *, warmup: int, table: float) -> pd.DataFrame:
+    """The frame of :class:`Prediction`; ``table`` is seconds spent once for all images."""
+    counted = np.array(laps[warmup:] or laps, dtype=float).reshape(-1, len(_Lap._fields))
+    images, *seconds = counted.sum(axis=0).tolist()
+    if not images:
+        return no_timing()
+    seconds[-1] += table * images / sum(lap.images for lap in laps)
+    return timing_frame([1000 * each / images for each in seconds], int(images))
+
+
+def timing_frame(ms_per_image: Sequence[float], images: int) -> pd.DataFrame:
+    """The frame of :class:`Prediction`; no rows without numbers."""
+    parts = _PARTS[: len(ms_per_image)]
+    frame = pd.DataFrame({"part": parts, "ms_per_image": ms_per_image, "images": images})
+    return frame.astype({"part": "str", "ms_per_image": "float64", "images": "int64"})
+
+
+def _log(images: int, detections: int, timing: pd.DataFrame, *, batches: int, warmup: int) -> None:
+    if timing.empty:
+        logger.info("detect: no images")
+        return
+    costs = ", ".join(
+        f"{part} {ms:.1f}" for part, ms in zip(timing["part"], timing["ms_per_image"], strict=True)
+    )
+    per_second = 1000 / max(timing["ms_per_image"].sum(), 1e-9)
+    left_out = f", without the first {warmup} batch(es)" if warmup else ""
+    if warmup and batches <= warmup:
+        left_out = f", warm-up included: there are only {batches} batch(es)"
+    logger.info(
+        "detect: %d images, %d detections; ms an image: %s (%.1f images a second%s)",
+        images, detections, costs, per_second, left_out,
+    )  # fmt: skip
 
 
 @dataclass
@@ -168,7 +228,8 @@ class _Collected:
         return DETECTIONS.make(frame)
 
 
-def _device(device: torch.device | str) -> torch.device:
+def device_of(device: torch.device | str) -> torch.device:
+    """The device; ``auto`` is a GPU if there is one."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return torch.device(device)
@@ -181,7 +242,7 @@ def _images_of(stream: Iterable[Batch]) -> int | None:
 
 
 @contextlib.contextmanager
-def _evaluating(model: Detector, device: torch.device) -> Iterator[None]:
+def evaluating(model: Detector, device: torch.device) -> Iterator[None]:
     """Eval mode on the device inside; each module's own mode again outside, whatever happens."""
     if not isinstance(model, nn.Module):  # a detector may be built around something else
         yield
@@ -197,7 +258,7 @@ def _evaluating(model: Detector, device: torch.device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _global_rng_kept(device: torch.device) -> Iterator[None]:
+def global_rng_kept(device: torch.device) -> Iterator[None]:
     """Random states of Python, numpy and torch as before (starting a DataLoader draws a seed)."""
     python, numpy = random.getstate(), np.random.get_state()
     try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from detpipe.core.config import Spec
-from detpipe.core.errors import ConfigError, TableError
+from detpipe.core.errors import ConfigError, DetpipeError, TableError
 from detpipe.core.tables import SCORES
 from detpipe.evaluate.common import check_known, records
 
@@ -48,25 +50,15 @@ def score(
         DataError: a table names images or classes that are not there; all are listed.
         ConfigError: two metrics give the same row.
         TableError: a metric returns something else than rows of the scores table.
+        DetpipeError: a metric raises another error than these; it says which and where.
     """
     check_known(images, classes, boxes=boxes, detections=detections)
     _warn_about_limit(boxes, dataset=dataset, max_detections=max_detections)
-    parts: dict[str, pd.DataFrame] = {}
-    for name, spec in metrics.items():
-        if spec is None:
-            continue
-        rows = spec.build(
-            images=images,
-            boxes=boxes,
-            detections=detections,
-            classes=classes,
-            dataset=dataset,
-            max_detections=max_detections,
-        )
-        try:
-            parts[name] = SCORES.make(rows)
-        except TableError as error:
-            raise TableError(f"metric '{name}' ({spec.use}): {error}") from error
+    given = {
+        "images": images, "boxes": boxes, "detections": detections, "classes": classes,
+        "dataset": dataset, "max_detections": max_detections,
+    }  # fmt: skip
+    parts = {name: _rows(name, spec, given) for name, spec in metrics.items() if spec is not None}
     if not parts:
         return SCORES.empty()
     joined = pd.concat([part.assign(_by=name) for name, part in parts.items()])
@@ -78,6 +70,33 @@ def score(
             f"(metric '{first['metric']}', task '{first['task']}'); set one of them to null"
         )
     return SCORES.make(joined)
+
+
+def _rows(name: str, spec: Spec, given: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows of one metric."""
+    try:
+        rows = spec.build(**given)
+    except DetpipeError:
+        raise
+    except Exception as error:
+        raise DetpipeError(
+            f"metric '{name}' ({spec.use}) failed on data set '{given['dataset']}': "
+            f"{type(error).__name__}: {error} ({_place(error)}); mend it, or set "
+            f"evaluate.metrics.{name} to null to go without"
+        ) from error
+    try:
+        return SCORES.make(rows)
+    except (TableError, TypeError) as error:
+        what = error if isinstance(error, TableError) else f"it returns {type(rows).__name__}"
+        raise TableError(f"metric '{name}' ({spec.use}): {what}") from error
+
+
+def _place(error: Exception) -> str:
+    """Where in the file of a metric, called by :meth:`Spec.build`, it was raised."""
+    every = list(traceback.extract_tb(error.__traceback__))
+    frames = every[2:] or every
+    last = [frame for frame in frames if frame.filename == frames[0].filename][-1]
+    return f"{last.filename}, line {last.lineno}"
 
 
 def as_metrics(scores: pd.DataFrame) -> dict[str, float]:

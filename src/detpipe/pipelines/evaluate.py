@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kedro.pipeline import Node, Pipeline
 
 from detpipe.core.errors import ConfigError
 from detpipe.data.config import StreamConfig
-from detpipe.evaluate.config import EvaluateConfig, FilesConfig
+from detpipe.evaluate.config import EvaluateConfig, FilesConfig, ReportConfig
+from detpipe.inputs import made_with
 from detpipe.models.config import ModelSpec
 from detpipe.pipelines import DataFrame, Module, Store, Weights, existing
+
+if TYPE_CHECKING:
+    from detpipe.core.types import Batch
 
 logger = logging.getLogger(__name__)
 
 DATASETS = ("val", "test")
-"""The splits that are evaluated, each in a namespace of its own."""
+"""The splits that are always evaluated, each in a namespace of its own."""
+GROUPS = (*DATASETS, "more")
+"""The namespaces; the last one is that of ``evaluate.more``."""
 
 
 def load_trained(
-    classes: DataFrame, weights: Weights, raw: Path, signature: dict[str, str], model: ModelSpec
-) -> Module:
-    """The trained detector; weights of other classes or another model are refused.
+    classes: DataFrame,
+    weights: Weights,
+    store: Store,
+    raw: Path,
+    signature: dict[str, str],
+    model: ModelSpec,
+    evaluate: EvaluateConfig,
+) -> tuple[Module, dict[str, str]]:
+    """The trained detector, and by what its detections will be known.
 
-    So are tables of annotation files that have been edited since.
+    Weights of other classes or another model are refused, and so are tables of annotation files
+    that have been edited since, and splits that the data set does not have.
     """
     from detpipe.data.signature import require_same
     from detpipe.models.restore import restore
 
     require_same(raw, signature)
-    return restore(weights, model, list(classes["class_name"]))
+    splits = [name for name, *_ in store.splits]
+    unknown = [name for name in evaluate.more if name not in splits]
+    if unknown:
+        raise ConfigError(
+            f"evaluate.more: there is no split {', '.join(map(repr, unknown))}; the data set has "
+            f"{', '.join(splits)}"
+        )
+    detector = restore(weights, model, list(classes["class_name"]))
+    return detector, made_with(weights.metadata, store)
 
 
 def detect(
@@ -41,32 +63,78 @@ def detect(
     raw: Path,
     stream: StreamConfig,
     evaluate: EvaluateConfig,
-) -> DataFrame:
-    """Detections in the images of ``dataset``, each image once; no rows if it has no images."""
+) -> tuple[DataFrame, DataFrame]:
+    """Detections in the images of ``dataset``, each image once, and what an image took.
+
+    No rows if it has no images. Under ``torch.distributed`` every process does its share and gets
+    the whole.
+    """
     from detpipe.core.tables import DETECTIONS
-    from detpipe.data.stream import EvalStream
-    from detpipe.evaluate.run import predict
+    from detpipe.evaluate.processes import gather
+    from detpipe.evaluate.run import Prediction, no_timing, predict
     from detpipe.train.launch import pick_device, torch_threads
 
     store = store.split(dataset)
     if not len(store):
         logger.info("the data set has no images for '%s': there is nothing to detect", dataset)
-        return DETECTIONS.empty()
-    batches = EvalStream(
-        store.at(existing(raw)),
-        batch_size=evaluate.batch_size,
-        resize=stream.resize,
-        workers=stream.workers if len(store) > evaluate.batch_size else 0,
-    )
-    with torch_threads(stream.threads):
+        return DETECTIONS.empty(), no_timing()
+
+    def mine() -> Prediction:
         return predict(
             model,
-            batches,
+            _batches(store, raw, stream, evaluate),
             class_names=store.class_names,
             device=pick_device(evaluate.device),
             score_threshold=evaluate.score_threshold,
             max_detections=evaluate.max_detections,
-        ).detections
+            warmup=evaluate.warmup,
+        )
+
+    with torch_threads(stream.threads):
+        found = gather(mine, list(store.image_ids))
+    return found.detections, found.timing.assign(dataset=dataset)
+
+
+def _batches(
+    store: Store, raw: Path, stream: StreamConfig, evaluate: EvaluateConfig
+) -> Iterable[Batch]:
+    """This process's share of the images: all of them where it is the only one."""
+    from detpipe.data.stream import EvalStream
+    from detpipe.evaluate.processes import my_share
+
+    return EvalStream(
+        store.at(existing(raw)),
+        indices=my_share(len(store), batch_size=evaluate.batch_size),
+        batch_size=evaluate.batch_size,
+        resize=stream.resize,
+        workers=stream.workers if len(store) > evaluate.batch_size else 0,
+    )
+
+
+def losses(
+    dataset: str,
+    model: Module,
+    store: Store,
+    raw: Path,
+    stream: StreamConfig,
+    evaluate: EvaluateConfig,
+) -> DataFrame:
+    """The losses on ``dataset`` as rows of the scores table; none unless ``evaluate.loss``."""
+    from detpipe.core.tables import SCORES
+
+    store = store.split(dataset)
+    if not (evaluate.loss and len(store)):
+        return SCORES.empty()
+    from detpipe.evaluate.losses import losses as mean_losses
+    from detpipe.train.launch import pick_device, torch_threads
+
+    with torch_threads(stream.threads):
+        return mean_losses(
+            model,
+            _batches(store, raw, stream, evaluate),
+            dataset=dataset,
+            device=pick_device(evaluate.device),
+        )
 
 
 def score(
@@ -78,7 +146,7 @@ def score(
     evaluate: EvaluateConfig,
 ) -> DataFrame:
     """The scores of ``detections`` against the boxes of ``dataset``; no rows if it is empty."""
-    from detpipe.core.tables import SCORES
+    from detpipe.core.tables import SCORES, positions
     from detpipe.evaluate.scoring import score as score_tables
 
     images = images[images["split"] == dataset]
@@ -86,7 +154,7 @@ def score(
         return SCORES.empty()
     return score_tables(
         images,
-        boxes[boxes["image_id"].isin(images["image_id"])],
+        boxes[positions(boxes["image_id"], images["image_id"]) >= 0],
         detections,
         classes,
         dataset=dataset,
@@ -95,11 +163,16 @@ def score(
     )
 
 
-def join_scores(*scores: DataFrame) -> DataFrame:
-    """All data sets' scores in one table."""
+def join(made: dict[str, str], *tables: DataFrame) -> tuple[DataFrame, DataFrame, dict[str, str]]:
+    """All data sets' scores and losses in one table, their timing in another.
+
+    The last output says that the detections and scores are whole, and of what.
+    """
     import pandas as pd
 
-    return pd.concat(scores, ignore_index=True)
+    third = len(tables) // 3
+    scores = pd.concat(tables[: 2 * third], ignore_index=True)
+    return scores, pd.concat(tables[2 * third :], ignore_index=True), made
 
 
 def read_file(
@@ -134,69 +207,117 @@ def score_file(
     boxes: DataFrame,
     detections: DataFrame,
     classes: DataFrame,
+    raw: Path,
     evaluate: EvaluateConfig,
     files: FilesConfig,
-) -> tuple[DataFrame, DataFrame, DataFrame]:
-    """Scores, overview and per-class table of a file of detections."""
-    from detpipe.evaluate import report
+    report: ReportConfig,
+) -> tuple[DataFrame, DataFrame, DataFrame, str]:
+    """Scores, overview, per-class table and page of a file of detections."""
+    from detpipe.evaluate import report as reports
+    from detpipe.pipelines.report import page_of_file
 
     scores = score(files.dataset, images, boxes, detections, classes, evaluate)
-    report.log(scores)
-    return scores, report.overview(scores), report.per_class(scores)
+    reports.log(scores)
+    page = page_of_file(
+        files.dataset, images, boxes, detections, classes, scores, raw, evaluate, report
+    )
+    return scores, reports.overview(scores), reports.per_class(scores), page
 
 
-def _for(dataset: str) -> tuple[Callable[..., DataFrame], Callable[..., DataFrame]]:
-    """:func:`detect` and :func:`score` of one data set, with hints that Kedro can read."""
+def splits_of(group: str, evaluate: EvaluateConfig) -> list[str]:
+    """The splits of a namespace."""
+    return list(evaluate.more) if group == "more" else [group]
 
-    def detect_dataset(
+
+def _for(group: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """:func:`detect` and :func:`score` of one namespace, with hints that Kedro can read."""
+
+    def detect_group(
         model: Module, store: Store, raw: Path, stream: StreamConfig, evaluate: EvaluateConfig
-    ) -> DataFrame:
-        return detect(dataset, model, store, raw, stream, evaluate)
+    ) -> tuple[DataFrame, DataFrame, DataFrame]:
+        import pandas as pd
 
-    def score_dataset(
+        from detpipe.core.tables import DETECTIONS, SCORES
+        from detpipe.evaluate.run import no_timing
+
+        augmented = model
+        if evaluate.tta is not None:
+            from detpipe.evaluate.tta import Augmented
+
+            augmented = Augmented.of(model, evaluate.tta, max_detections=evaluate.max_detections)
+        found, timing, loss = [DETECTIONS.empty()], [no_timing()], [SCORES.empty()]
+        for split in splits_of(group, evaluate):
+            detections, took = detect(split, augmented, store, raw, stream, evaluate)
+            found.append(detections)
+            timing.append(took)
+            loss.append(losses(split, model, store, raw, stream, evaluate))
+        return tuple(pd.concat(t, ignore_index=True) for t in (found, timing, loss))
+
+    def score_group(
         images: DataFrame, boxes: DataFrame, detections: DataFrame, classes: DataFrame,
         evaluate: EvaluateConfig,
     ) -> DataFrame:  # fmt: skip
-        return score(dataset, images, boxes, detections, classes, evaluate)
+        import pandas as pd
 
-    return detect_dataset, score_dataset
+        from detpipe.core.tables import SCORES, positions
+
+        tables = [SCORES.empty()]
+        for split in splits_of(group, evaluate):
+            ids = images.loc[images["split"] == split, "image_id"]
+            own = detections[positions(detections["image_id"], ids) >= 0]
+            tables.append(score(split, images, boxes, own, classes, evaluate))
+        return pd.concat(tables, ignore_index=True)
+
+    return detect_group, score_group
 
 
-def _dataset_pipeline(dataset: str) -> Pipeline:
-    detect_dataset, score_dataset = _for(dataset)
+def _group_pipeline(group: str) -> Pipeline:
+    detect_group, score_group = _for(group)
+    outputs = ("detections", "timing", "losses", "scores")
     return Pipeline(
         [
             Node(
-                detect_dataset,
+                detect_group,
                 ["trained_model", "store", "raw", "params:stream", "params:evaluate"],
-                "detections",
+                ["detections", "timing", "losses"],
                 name="detect",
             ),
             Node(
-                score_dataset,
+                score_group,
                 ["images", "boxes", "detections", "classes", "params:evaluate"],
                 "scores",
                 name="score",
             ),
         ],
-        namespace=dataset,
+        namespace=group,
         inputs={"trained_model", "store", "raw", "images", "boxes", "classes"},
-        outputs={"detections": f"{dataset}_detections", "scores": f"{dataset}_scores"},
+        outputs={name: f"{group}_{name}" for name in outputs},
         parameters={"params:stream", "params:evaluate"},
     )  # fmt: skip
 
 
 def create_pipeline() -> Pipeline:
-    """weights → val_detections, test_detections → scores."""
+    """weights → val_detections, test_detections, more_detections → scores."""
     return Pipeline(
         [
             Node(
-                load_trained, ["classes", "weights", "raw", "data_signature", "params:model"],
-                "trained_model", name="load_trained",
+                load_trained,
+                [
+                    "classes", "weights", "store", "raw", "data_signature", "params:model",
+                    "params:evaluate",
+                ],
+                ["trained_model", "evaluated_with"],
+                name="load_trained",
             ),
-            *(_dataset_pipeline(dataset) for dataset in DATASETS),
+            *(_group_pipeline(group) for group in GROUPS),
             Node(
-                join_scores, [f"{dataset}_scores" for dataset in DATASETS], "scores",
+                join,
+                [
+                    "evaluated_with",
+                    *(f"{group}_{name}" for name in ("scores", "losses", "timing")
+                      for group in GROUPS),
+                ],
+                ["scores", "timing", "evaluated"],
                 name="join_scores",
             ),
         ],
@@ -207,7 +328,7 @@ def create_pipeline() -> Pipeline:
 
 
 def create_files_pipeline() -> Pipeline:
-    """detections_file → file_scores, file_overview, file_per_class; no model, no torch."""
+    """detections_file → file_scores, file_overview, file_per_class, file_report_page; no torch."""
     return Pipeline(
         [
             Node(
@@ -222,10 +343,10 @@ def create_files_pipeline() -> Pipeline:
             Node(
                 score_file,
                 [
-                    "images", "boxes", "file_detections", "classes",
-                    "params:evaluate", "params:evaluate_files",
+                    "images", "boxes", "file_detections", "classes", "raw",
+                    "params:evaluate", "params:evaluate_files", "params:report",
                 ],
-                ["file_scores", "file_overview", "file_per_class"],
+                ["file_scores", "file_overview", "file_per_class", "file_report_page"],
                 name="score_file",
             ),
         ],

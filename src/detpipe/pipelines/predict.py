@@ -24,23 +24,35 @@ def list_pictures(pictures: Path, predict: PredictConfig) -> DataFrame:
     return read(pictures, bad_image=predict.bad_image).images
 
 
-def load_model(weights: Weights, model: ModelSpec) -> tuple[Module, DataFrame]:
-    """The trained detector and its classes, as its weights name them."""
+def load_model(
+    weights: Weights, thresholds: Path, model: ModelSpec, predict: PredictConfig
+) -> tuple[Module, DataFrame, dict[str, float]]:
+    """The trained detector, its classes as its weights name them, and from which score they count.
+
+    With ``best_f1`` the scores are those of ``thresholds.csv``, which must be of these weights.
+    """
     from detpipe.core.tables import CLASSES
     from detpipe.models.restore import restore
 
     names = weights.metadata["classes"]
-    return restore(weights, model, names), CLASSES.make([{"class_name": name} for name in names])
+    if predict.score_threshold == "best_f1":
+        from detpipe.evaluate.thresholds import read_thresholds
+
+        least = read_thresholds(thresholds, names, weights=weights.metadata.get("digest", ""))
+    else:
+        least = dict.fromkeys(names, predict.score_threshold)
+    classes = CLASSES.make([{"class_name": name} for name in names])
+    return restore(weights, model, names), classes, least
 
 
 def predict(
     model: Module,
     images: DataFrame,
     classes: DataFrame,
+    thresholds: dict[str, float],
     pictures: Path,
     stream: StreamConfig,
     evaluate: EvaluateConfig,
-    predict: PredictConfig,
 ) -> tuple[DataFrame, list[dict[str, Any]]]:
     """Detections as a table and as a COCO result list (``category_id`` 1..C in label order)."""
     from detpipe.core.tables import BOXES
@@ -50,11 +62,18 @@ def predict(
 
     images = images.assign(split="predict")
     store = Store.from_tables(images, BOXES.empty(), classes, Path())
-    found = detect("predict", model, store, _folder(pictures), stream, evaluate)
-    found = found[found["score"] >= predict.score_threshold].reset_index(drop=True)
+    if evaluate.tta is not None:
+        from detpipe.evaluate.tta import Augmented
+
+        model = Augmented.of(model, evaluate.tta, max_detections=evaluate.max_detections)
+    found, _ = detect("predict", model, store, _folder(pictures), stream, evaluate)
+    least = found["class_name"].map(thresholds).astype("float64")
+    found = found[found["score"] >= least].reset_index(drop=True)
+    some = sorted(set(thresholds.values()))
     logger.info(
-        "predict: %d objects of score %g and more in %d pictures",
-        len(found), predict.score_threshold, len(images),
+        "predict: %d objects of score %s and more in %d pictures",
+        len(found), " to ".join(f"{s:.3g}" for s in dict.fromkeys((some[0], some[-1]))),
+        len(images),
     )  # fmt: skip
     return found, coco_results(found, classes)
 
@@ -89,14 +108,16 @@ def create_pipeline() -> Pipeline:
                 name="list_pictures",
             ),
             Node(
-                load_model, ["weights", "params:model"], ["predictor", "predictor_classes"],
+                load_model,
+                ["weights", "thresholds_file", "params:model", "params:predict"],
+                ["predictor", "predictor_classes", "predictor_thresholds"],
                 name="load_model",
             ),
             Node(
                 predict,
                 [
-                    "predictor", "picture_list", "predictor_classes", "pictures",
-                    "params:stream", "params:evaluate", "params:predict",
+                    "predictor", "picture_list", "predictor_classes", "predictor_thresholds",
+                    "pictures", "params:stream", "params:evaluate",
                 ],
                 ["predictions", "predictions_coco"],
                 name="predict",

@@ -170,7 +170,7 @@ def evaluator(
         return None
 
     def evaluate_now(model: Module) -> Mapping[str, float]:
-        detections = detect(dataset, model, store, raw, stream, evaluate)
+        detections, _ = detect(dataset, model, store, raw, stream, evaluate)
         return as_metrics(score(dataset, images, boxes, detections, classes, evaluate))
 
     return evaluate_now

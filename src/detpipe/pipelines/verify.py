@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from kedro.pipeline import Node, Pipeline
 
 from detpipe.evaluate.config import VerifyConfig
 from detpipe.pipelines import DataFrame
 
+REPORTS = ("overview", "per_class", "per_image", "report_page")
+"""What is written before a miss ends the command."""
 
-def verify(scores: DataFrame, verify: VerifyConfig) -> DataFrame:
-    """One row an expectation, with what came out instead."""
+
+def verify(scores: DataFrame, verify: VerifyConfig, expected_results: Path) -> DataFrame:
+    """One row an expectation, with what came out instead.
+
+    Expectations are those of the parameters and those that an earlier run wrote. A run that writes
+    them anew is held to the parameters' alone, and writes only if it meets these.
+    """
+    from detpipe.evaluate.expected import read_expected, write_expected
     from detpipe.evaluate.verify import verify as compare
 
-    return compare(scores, verify)
+    written = [] if verify.write else read_expected(expected_results)
+    verdict = compare(scores, verify, written=written, baseline_scores=_scores_of_run)
+    if verify.write:
+        write_expected(expected_results, scores, verdict, tolerance=verify.tolerance)
+    return verdict
 
 
-def require(verdict: DataFrame, *reports: DataFrame) -> None:
+def _scores_of_run(text: str) -> DataFrame:
+    from detpipe.tracking.runs import find_run, scores_of
+
+    return scores_of(find_run(text))
+
+
+def require(verdict: DataFrame, *reports: object) -> None:
     """Ends the command with exit code 1 on a miss.
 
     ``reports`` are not read: as inputs they see to it that everything is written first.
@@ -25,17 +45,19 @@ def require(verdict: DataFrame, *reports: DataFrame) -> None:
     raise_on_miss(verdict)
 
 
+def create_judge_pipeline() -> Pipeline:
+    """scores → verdict; a miss is a row of it and ends nothing."""
+    node = Node(verify, ["scores", "params:verify", "expected_results"], "verdict", name="verify")
+    return _pipeline(node, "verification")
+
+
 def create_pipeline() -> Pipeline:
-    """scores → verdict; raises after the reports are written."""
+    """scores → verdict; raises on a miss, after the reports are written."""
+    node = Node(require, ["verdict", *REPORTS], None, name="require")
+    return create_judge_pipeline() + _pipeline(node, "gate")  # the reports lie between the two
+
+
+def _pipeline(node: Node, namespace: str) -> Pipeline:
     return Pipeline(
-        [
-            Node(verify, ["scores", "params:verify"], "verdict", name="verify"),
-            Node(
-                require, ["verdict", "overview", "per_class", "image_ranking"], None,
-                name="require",
-            ),
-        ],
-        namespace="verification",
-        prefix_datasets_with_namespace=False,
-        tags="verify",
-    )  # fmt: skip
+        [node], namespace=namespace, prefix_datasets_with_namespace=False, tags="verify"
+    )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from detpipe.core.config import Duration, Spec
+from detpipe.tracking.runs import digest_of, digest_tag
 from detpipe.tracking.writer import metric_names, steps_logged
 
 if TYPE_CHECKING:
@@ -135,14 +136,9 @@ def log_scores(scores: Any, step: int) -> None:
 
 def log_table(name: str, table: Any) -> None:
     """The data set: a digest of each of its tables, and how many images each split has."""
-    import hashlib
-
     import mlflow
-    import pandas as pd
 
-    rows = pd.util.hash_pandas_object(table, index=False).sort_values()
-    digest = hashlib.sha256(rows.to_numpy().tobytes()).hexdigest()[:16]
-    tags = {f"data.{name}.digest": digest}
+    tags = {digest_tag(name): digest_of(table)}
     if name == "images":
         tags |= {f"data.images.{k}": str(n) for k, n in table["split"].value_counts().items()}
     mlflow.set_tags(tags)

@@ -143,7 +143,7 @@ def test_ignore_is_said(tmp_path, picture, coco_file):
 
 
 def test_lvis(tmp_path, picture):
-    """No ``file_name``; its federated lists cannot be kept, which is said."""
+    """No ``file_name``; lists of classes by image, of which some are in no category."""
     picture("train2017/000000391895.jpg")
     picture("val2017/000000391896.jpg")
     _write(
@@ -152,7 +152,7 @@ def test_lvis(tmp_path, picture):
             "images": [
                 {"id": number, "height": 48, "width": 64, "license": 4,
                  "coco_url": f"http://images.cocodataset.org/{name}", "flickr_url": "http://x",
-                 "date_captured": "2013-11-14", "neg_category_ids": [3, 4],
+                 "date_captured": "2013-11-14", "neg_category_ids": [3, 1, 4],
                  "not_exhaustive_category_ids": []}
                 for number, name in (
                     (391895, "train2017/000000391895.jpg"), (391896, "val2017/000000391896.jpg")
@@ -160,7 +160,8 @@ def test_lvis(tmp_path, picture):
             ],
             "categories": [
                 {"id": 1, "name": "aerosol_can", "synset": "aerosol.n.02", "frequency": "c",
-                 "synonyms": ["aerosol_can"], "def": "d", "image_count": 64, "instance_count": 109}
+                 "synonyms": ["aerosol_can"], "def": "d", "image_count": 64, "instance_count": 109},
+                {"id": 4, "name": "bait ", "frequency": "r"},
             ],
             "annotations": [
                 _box(1, 391895, bbox=[1.5, 2, 3, 4], area=10.5, segmentation=[[1, 2, 3, 4, 5, 6]])
@@ -172,10 +173,13 @@ def test_lvis(tmp_path, picture):
         "train2017/000000391895.jpg", "val2017/000000391896.jpg"
     ]  # fmt: skip
     assert found.images["split"].tolist() == ["train", "train"]
-    (said,) = found.issues.to_dict("records")
-    assert (said["severity"], said["rule"], said["value"]) == (
-        "warning", "lvis_federated", "2 image(s)"
-    )  # fmt: skip
+    assert found.images["negative"].tolist() == ['["aerosol_can","bait"]'] * 2
+    assert found.images["not_exhaustive"].tolist() == ["[]"] * 2
+    assert found.classes.to_dict("list") == {
+        "class_name": ["aerosol_can", "bait"], "frequency": ["c", "r"]
+    }  # fmt: skip
+    said = found.issues.set_index("rule").loc["lvis_federated"]
+    assert (said["severity"], said["value"]) == ("info", "2 image(s)")
 
 
 def test_boxes_from_segmentations(tmp_path, picture, coco_file):

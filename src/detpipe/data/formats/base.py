@@ -111,12 +111,15 @@ def make_tables(
     boxes: Iterable[Mapping[str, object]] | pd.DataFrame,
     classes: Sequence[str] | None,
     log: IssueLog,
+    *,
+    frequency: Mapping[str, str] | None = None,
 ) -> Annotations:
     """The four tables, checked for columns and kinds.
 
     Names of classes are cleaned with :func:`clean_name`, so that names which look the same are one
     class; what changed is an issue. ``classes`` None means those of the boxes, in alphabetical
-    order; a name of blanks is no class.
+    order; a name of blanks is no class. ``frequency`` gives the clean names' ``classes.frequency``;
+    without any there is no such column.
 
     Raises:
         TableError: as :meth:`detpipe.core.tables.Table.make`.
@@ -140,9 +143,17 @@ def make_tables(
     return Annotations(
         IMAGES.make(images),
         box_table,
-        CLASSES.make([{"class_name": name} for name in dict.fromkeys(names) if name]),
+        class_table([name for name in dict.fromkeys(names) if name], frequency or {}),
         log.table(),
     )
+
+
+def class_table(names: Sequence[str], frequency: Mapping[str, str]) -> pd.DataFrame:
+    """The ``classes`` table; the column ``frequency`` is there if a class has one."""
+    rows = [{"class_name": name} for name in names]
+    if frequency.keys() & set(names):
+        rows = [row | {"frequency": frequency.get(row["class_name"], "")} for row in rows]
+    return CLASSES.make(rows)
 
 
 def known_sizes(images: pd.DataFrame, *, file: str, log: IssueLog) -> pd.DataFrame:

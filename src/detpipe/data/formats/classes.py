@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 import pandas as pd
 
 from detpipe.core.errors import DataError, one_message
-from detpipe.core.tables import CLASSES
 from detpipe.data.config import ClassesConfig
-from detpipe.data.formats.base import Annotations, IssueLog, clean_name, sample
+from detpipe.data.formats.base import Annotations, IssueLog, class_table, clean_name, sample
+from detpipe.data.formats.federated import frequencies_in, frequency_of, with_new_names
 
 
 def choose_classes(
@@ -50,11 +51,20 @@ def choose_classes(
     left = [name for name in classes if name not in gone]
     if not left:
         raise DataError(f"{where}: no class is left of {', '.join(map(repr, classes))}")
+    new = {name: rename.get(name, name) for name in written}
+    images = with_new_names(found.images, found.boxes, new, set(left))
     boxes = _renamed(found.boxes, rename, log, where)
     boxes = _without(boxes, gone, classes, log, where)
-    table = CLASSES.make([{"class_name": name} for name in left])
+    frequency = _frequency(found.classes, new)
     issues = pd.concat([found.issues, log.table()], ignore_index=True)
-    return Annotations(found.images, boxes, table, issues)
+    return Annotations(images, boxes, class_table(left, frequency), issues)
+
+
+def _frequency(classes: pd.DataFrame, new: Mapping[str, str]) -> dict[str, str]:
+    """New name → frequency: of classes that become one only ``f``, which no other can make less."""
+    parts = Counter(new[name] for name in classes["class_name"])
+    pairs = ((new[name], of) for name, of in frequencies_in(classes))
+    return frequency_of((name, of) for name, of in pairs if parts[name] == 1 or of == "f")
 
 
 def _unknown(

@@ -26,10 +26,11 @@ from detpipe.data.formats.base import (
     relative,
     sample,
 )
-from detpipe.data.formats.coco_categories import Part, class_names
+from detpipe.data.formats.coco_categories import Part, class_names, frequencies
 from detpipe.data.formats.coco_columns import BoxColumns
 from detpipe.data.formats.coco_ids import all_different, column_of, joined, rows_of, texts
 from detpipe.data.formats.coco_json import find_files, parse
+from detpipe.data.formats.federated import list_columns
 from detpipe.data.formats.locate import ImageFinder, locate_images
 from detpipe.data.formats.walk import exists
 from detpipe.data.remote import resolve
@@ -93,14 +94,14 @@ def read(
     boxes = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
     del tables
     boxes["annotation_id"] = _annotation_ids(keys, log)
-    return make_tables(table, boxes, classes, log)
+    return make_tables(table, boxes, classes, log, frequency=frequencies(parts))
 
 
 # --- images ------------------------------------------------------------------------------------
 
 
 def _images(part: Part, root: Path, folder: Path | None, log: IssueLog) -> pd.DataFrame:
-    """One row an image record that has a file: key, path, width, height, split (and group)."""
+    """One row an image record that has a file: key, path, width, height, split (and more)."""
     found = part.content.images
     keys, named = found.keys, np.array([name != "" for name in found.names], bool)
     if keys.dtype != np.int64:
@@ -109,12 +110,6 @@ def _images(part: Part, root: Path, folder: Path | None, log: IssueLog) -> pd.Da
         log.add(
             "error", "no_file_name", file=part.source, image_id=key,
             action="give every image a 'file_name'",
-        )  # fmt: skip
-    if found.federated:
-        log.add(
-            "warning", "lvis_federated", file=part.source, value=f"{found.federated} image(s)",
-            action="which classes were looked for in which image is not kept: a right detection of "
-            "a class that is not labelled counts as wrong",
         )  # fmt: skip
     finder = ImageFinder(_folders(part, root, folder))
     names = [name for name in found.names if name]
@@ -131,6 +126,16 @@ def _images(part: Part, root: Path, folder: Path | None, log: IssueLog) -> pd.Da
     )
     if found.groups is not None:
         frame["group"] = [g for g, name in zip(found.groups, found.names, strict=True) if name]
+    lists = list_columns(found.negative, found.not_exhaustive, part.names)
+    for column, written in lists.items():
+        frame[column] = [text for text, name in zip(written, found.names, strict=True) if name]
+    if lists:
+        log.add(
+            "info", "lvis_federated", file=part.source,
+            value=f"{sum(map(any, zip(*lists.values(), strict=True)))} image(s)",
+            action="they list the classes that were looked for: detpipe.evaluate.lvis.score goes "
+            "by it; to COCO's rule a detection of a class that was not looked for is wrong",
+        )  # fmt: skip
     return _without_doubles(known_sizes(frame, file=part.source, log=log), part, log)
 
 

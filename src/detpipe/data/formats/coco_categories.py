@@ -9,7 +9,8 @@ from pathlib import Path
 
 from detpipe.data.formats.base import IssueLog, clean_name, sample
 from detpipe.data.formats.coco_ids import key_of, texts
-from detpipe.data.formats.coco_json import Content
+from detpipe.data.formats.coco_json import Category, Content
+from detpipe.data.formats.federated import frequency_of
 
 
 @dataclass
@@ -60,11 +61,24 @@ def class_names(parts: Sequence[Part], log: IssueLog) -> list[str]:
     return classes
 
 
+def frequencies(parts: Sequence[Part]) -> dict[str, str]:
+    """Class → LVIS's ``frequency``, of the classes that have one."""
+    return frequency_of(
+        (_record(category)[1], category.frequency)
+        for part in parts
+        for category in part.content.categories or []
+    )
+
+
+def _record(category: Category) -> tuple[str, str]:
+    """Id and name, which is as written: make_tables cleans it, and says so."""
+    key = key_of(category.id)
+    name = category.name if isinstance(category.name, str) else key_of(category.name)
+    return key, name if name.strip() else key
+
+
 def _categories(part: Part, log: IssueLog) -> dict[str, str]:
-    listed = part.content.categories or []
-    # Names as written: make_tables cleans them, and says so.
-    named = [(key_of(c.id), c.name if isinstance(c.name, str) else key_of(c.name)) for c in listed]
-    records = [(key, name if name.strip() else key) for key, name in named]
+    records = [_record(category) for category in part.content.categories or []]
     with contextlib.suppress(ValueError):  # ids that are no numbers: the order of the file
         records.sort(key=lambda record: float(record[0]))
     names: dict[str, str] = {}

@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float64]
 _Whole = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Bools = npt.NDArray[np.bool_]
 _Records = list[dict[str, msgspec.Raw]]
-_NOTHING = msgspec.Raw()
+Lists = list[list[Id] | None]
 
 
 class _Image(msgspec.Struct, gc=False):
@@ -31,8 +31,8 @@ class _Image(msgspec.Struct, gc=False):
     height: float | None = None
     width: float | None = None
     id: Id = None
-    neg_category_ids: msgspec.Raw = _NOTHING
-    not_exhaustive_category_ids: msgspec.Raw = _NOTHING
+    neg_category_ids: list[Id] | None = None
+    not_exhaustive_category_ids: list[Id] | None = None
 
 
 class _Usual(msgspec.Struct, gc=False):
@@ -76,7 +76,9 @@ class ImageColumns:
         width: ``float64 [N]``, pixels as they are listed, 0 for none.
         height: ``float64 [N]``.
         groups: N names of groups, '' for none; None where no group is asked for, or none is there.
-        federated: how many records have LVIS's lists of classes that were (not) looked for.
+        negative: N of LVIS's lists of categories that are not in the image, None for none; None
+            where no record has one.
+        not_exhaustive: likewise, those of which not every object has a box.
     """
 
     keys: pd.Series
@@ -84,7 +86,8 @@ class ImageColumns:
     width: Floats
     height: Floats
     groups: list[str] | None
-    federated: int
+    negative: Lists | None
+    not_exhaustive: Lists | None
 
 
 @dataclass(frozen=True)
@@ -133,20 +136,23 @@ def image_columns(listed: memoryview, *, group: str | None, strict: bool) -> Ima
     keys, names = [], []
     widths, heights = [np.zeros(0)], [np.zeros(0)]
     groups: list[str] = []
-    federated = 0
+    negative: Lists = []
+    partly: Lists = []
     for piece, records in pieces(listed, _Image, name="images", strict=strict):
         keys.append(keys_of([r.id for r in records]))
         widths.append(np.array([r.width or 0 for r in records], np.float64))
         heights.append(np.array([r.height or 0 for r in records], np.float64))
         names += [r.file_name or _end_of(r.coco_url) for r in records]
-        lists = [(r.neg_category_ids, r.not_exhaustive_category_ids) for r in records]
-        federated += len(records) - lists.count((_NOTHING, _NOTHING))
+        negative += [r.neg_category_ids for r in records]
+        partly += [r.not_exhaustive_category_ids for r in records]
         if group is not None:
             groups += _groups(piece, group)
     return ImageColumns(
         keys=column_of(keys), names=names,
         width=np.concatenate(widths), height=np.concatenate(heights),
-        groups=groups if any(groups) else None, federated=federated,
+        groups=groups if any(groups) else None,
+        negative=None if negative.count(None) == len(negative) else negative,
+        not_exhaustive=None if partly.count(None) == len(partly) else partly,
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ class Category(msgspec.Struct, gc=False):
 
     id: Id = None
     name: Id = None
+    frequency: Any = None
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,19 @@ from pydantic import Field, model_validator
 
 from detpipe.core.config import Spec, check_spec
 from detpipe.core.errors import DataError
-from detpipe.core.tables import BOXES, CLASSES, IMAGES
+from detpipe.core.tables import BOXES, IMAGES
 from detpipe.data.config import ClassesConfig, full_reader
 from detpipe.data.formats.base import (
     Annotations,
     IssueLog,
+    class_table,
     existing_folder,
     relative,
     sample,
     unique_ids,
 )
 from detpipe.data.formats.classes import choose_classes
+from detpipe.data.formats.federated import frequencies_in, frequency_of
 from detpipe.data.remote import is_url, resolve
 
 
@@ -112,7 +114,9 @@ def read(root: Path, *, sets: list[JoinedSet], extra: bool = False) -> Annotatio
     return Annotations(
         IMAGES.make(images),
         BOXES.make(boxes),
-        CLASSES.make([{"class_name": name} for name in classes]),
+        class_table(
+            classes, frequency_of(pair for part in parts for pair in frequencies_in(part.classes))
+        ),
         pd.concat([issues, log.table()], ignore_index=True),
     )
 

@@ -8,7 +8,15 @@ import pandas as pd
 
 from detpipe.core.errors import DataError, TableError
 from detpipe.core.tables import BOXES, CLASSES, IMAGES, Table
-from detpipe.data.formats.base import Annotations, IssueLog, existing_folder, make_tables, relative
+from detpipe.data.formats.base import (
+    Annotations,
+    IssueLog,
+    clean_name,
+    existing_folder,
+    make_tables,
+    relative,
+)
+from detpipe.data.formats.federated import frequencies_in
 from detpipe.data.remote import resolve
 
 
@@ -20,8 +28,8 @@ def read(root: Path, *, images: str = ".") -> Annotations:
         images: the folder that ``images.path`` in ``images.parquet`` is relative to, relative to
             ``root``, absolute, or a URL.
 
-    ``boxes.extra`` and ``images.group`` are read where they are; columns that detpipe does not
-    know are left out.
+    Optional columns, such as ``boxes.extra`` and ``images.group``, are read where they are;
+    columns that detpipe does not know are left out.
 
     Raises:
         DataError: a file is missing or is no Parquet, a column is missing or holds what it must
@@ -33,7 +41,9 @@ def read(root: Path, *, images: str = ".") -> Annotations:
     if images != ".":
         home = relative(resolve(root, images), root)
         pictures["path"] = f"{home}/" + pictures["path"]
-    return make_tables(pictures, boxes, classes["class_name"].tolist(), IssueLog())
+    names = classes["class_name"].tolist()
+    frequency = {clean_name(name): of for name, of in frequencies_in(classes)}
+    return make_tables(pictures, boxes, names, IssueLog(), frequency=frequency)
 
 
 def _table(path: Path, table: Table) -> pd.DataFrame:
