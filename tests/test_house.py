@@ -96,8 +96,9 @@ def test_tables_are_scored_reported_and_verified_without_torch():
         """
         import sys
         from detpipe.evaluate import coco, files, gallery, plots, report, scoring, verify, voc
+        from detpipe.evaluate import compare, expected, lvis, page, thresholds
         from detpipe.data import check, describe, prepare
-        from detpipe.pipelines import data, evaluate, report, verify
+        from detpipe.pipelines import compare, data, evaluate, report, verify
         print("torch" in sys.modules)
         """
     )
@@ -119,8 +120,8 @@ def test_the_registry_lists_every_pipeline_without_importing_torch_or_mlflow(pro
     )
     names, heavy = out.strip().splitlines()[-2:]
     assert names.split() == [
-        "__default__", "batch_size", "convert", "data", "evaluate", "evaluate_files", "export",
-        "lr_range", "predict", "preview", "report", "train", "verify",
+        "__default__", "batch_size", "compare", "convert", "data", "evaluate", "evaluate_files",
+        "export", "lr_range", "predict", "preview", "report", "train", "verify",
     ]  # fmt: skip
     assert heavy == "[]"
 

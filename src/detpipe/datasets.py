@@ -241,7 +241,7 @@ class FiguresDataset(AbstractDataset["dict[str, Figure | Image]", "dict[str, Ima
         for name, figure in data.items():
             file = self._path / f"{name.replace('/', '_')}{self._suffix}"
             if hasattr(figure, "savefig"):
-                figure.savefig(file, bbox_inches="tight")
+                figure.savefig(file)
             else:
                 figure.save(file, quality=90)  # PNG has no quality, and ignores it
 

@@ -30,6 +30,7 @@ from detpipe.inputs import (
     require_current_tables,
     require_given_paths,
     require_inputs,
+    require_readable_expectations,
     require_same_evaluation,
 )
 from detpipe.models.config import ExportConfig
@@ -104,6 +105,7 @@ class Guard:
         """
         self._release()
         require_given_paths(self._runtime, pipeline, catalog)
+        require_readable_expectations(pipeline, catalog)
         require_inputs(pipeline, catalog)
         require_current_tables(pipeline, catalog)
         require_same_evaluation(pipeline, catalog)

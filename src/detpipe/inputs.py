@@ -147,6 +147,18 @@ def _require_same_evaluation(catalog: CatalogProtocol) -> None:
         )
 
 
+def require_readable_expectations(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
+    """A slip in the file of expected results is told before the training, not after it.
+
+    Raises:
+        ConfigError: with the lines of the file.
+    """
+    if "expected_results" in pipeline.inputs():
+        from detpipe.evaluate.expected import read_expected
+
+        read_expected(catalog.load("expected_results"))
+
+
 def require_inputs(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
     """Looks for what another pipeline has to make first.
 

@@ -35,7 +35,9 @@ from detpipe.data.signature import require_same, signature
 from detpipe.data.store import Store, Texts
 from detpipe.data.stream import EvalStream, TrainStream
 from detpipe.evaluate import coco as scorer
-from detpipe.evaluate.gallery import gallery
+from detpipe.evaluate.errors import kinds
+from detpipe.evaluate.gallery import sheet, tiles
+from detpipe.evaluate.per_image import per_image
 from detpipe.evaluate.run import predict
 from detpipe.evaluate.self_test import self_test
 from detpipe.models import tiny
@@ -242,9 +244,11 @@ def pixels(image: object) -> np.ndarray:
 
 
 def sheet_of(found: Annotations, root: Path) -> np.ndarray:
-    return pixels(
-        gallery(found.images, found.boxes, DETECTIONS.empty(), root, read=load_image, kind="random")
-    )
+    tables = (found.images, found.boxes, DETECTIONS.empty(), found.classes)
+    settings = {"iou": 0.5, "score_threshold": 0.5, "max_detections": 100}
+    ranking = per_image(*tables, dataset="test", **settings)
+    pictures = tiles(*tables[:2], kinds(*tables, **settings), ranking, root, read=load_image)
+    return pixels(sheet(pictures["random"]))
 
 
 def predicted(folder: Path) -> tuple[pd.DataFrame, Image.Image]:
@@ -257,7 +261,7 @@ def predicted(folder: Path) -> tuple[pd.DataFrame, Image.Image]:
     classes = pd.DataFrame({"class_name": ["red"]}, dtype="str")
     evaluate = EvaluateConfig.model_validate({"device": "cpu", "metrics": {}})
     table, _ = nodes.predict(
-        RedFinder(), images, classes, folder, StreamConfig(), evaluate, PredictConfig()
+        RedFinder(), images, classes, {"red": 0.5}, folder, StreamConfig(), evaluate
     )
     (drawn,) = nodes.draw(images, table.iloc[:0], folder).values()
     return table, drawn()

@@ -106,6 +106,23 @@ def test_a_coco_file_tells_the_names(tmp_path, known):
             read_detections(path, *known, categories=str(bad))
 
 
+def test_messages_name_the_section_that_asked(tmp_path, known):
+    path = written(tmp_path / "r.json", results(category_id=[1, 2]))
+    mistakes = []
+    for images, more in (
+        (known[0], {}), (known[0], {"categories": str(tmp_path / "gone.json")}),
+        (known[0].iloc[:0], {}),
+    ):  # fmt: skip
+        with pytest.raises(DataError) as error:
+            read_detections(path, images, known[1], section="compare", **more)
+        mistakes.append(str(error.value))
+    assert "'compare: {categories: {1: <its class>" in mistakes[0]
+    assert "or compare.categories=<a COCO file" in mistakes[0]
+    assert "compare.categories: there is no file" in mistakes[1]
+    assert "compare.dataset" in mistakes[2]
+    assert "evaluate_files" not in "".join(mistakes)
+
+
 def test_names_in_the_file_come_before_ids(tmp_path, known):
     found = [
         {**row, "category_id": number}

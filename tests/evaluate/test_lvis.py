@@ -289,6 +289,15 @@ def test_what_lacks_is_said(caplog):
     assert not caplog.records
 
 
+@pytest.mark.parametrize(("limit", "said"), [(299, 1), (300, 0), (301, 0)])
+def test_a_limit_below_that_of_lvis_is_said(limit, said, caplog):
+    tables = one_object(images=federated(_images(["1"])), classes=with_frequency(a="r", b=""))
+    summary(tables, max_detections=limit)
+    assert len(caplog.messages) == said
+    assert caplog.text.count("LVIS's own limit is 300 detections in an image, not 299") == said
+    assert caplog.text.count("set evaluate.max_detections to 300") == said
+
+
 # --- what is not there ---------------------------------------------------------------------------
 
 

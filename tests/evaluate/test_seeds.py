@@ -15,7 +15,7 @@ from detpipe.data.config import StreamConfig
 from detpipe.data.store import Store
 from detpipe.evaluate.config import EvaluateConfig
 from detpipe.pipeline_registry import register_pipelines
-from detpipe.pipelines.evaluate import DATASETS, detect, join_scores, score
+from detpipe.pipelines.evaluate import DATASETS, detect, join, score
 
 
 class FindsOne(nn.Module):
@@ -57,11 +57,12 @@ def test_each_of_several_test_sets_is_scored_with_its_own_pictures(tmp_path: Pat
     for dataset in DATASETS:
         own = found.images[found.images["split"] == dataset]
         before = model.pictures
-        detections = detect(
+        detections, timing = detect(
             dataset, model, store, tmp_path / "sample", StreamConfig(), EvaluateConfig()
         )
         assert model.pictures - before == len(own) > 0
         assert sorted(detections["image_id"]) == sorted(own["image_id"])
+        assert set(timing["images"]) == {len(own)}
         scores[dataset] = score(
             dataset, found.images, found.boxes, detections, found.classes, EvaluateConfig()
         )
@@ -70,7 +71,8 @@ def test_each_of_several_test_sets_is_scored_with_its_own_pictures(tmp_path: Pat
             detections, found.classes, EvaluateConfig(),
         )  # fmt: skip
         pd.testing.assert_frame_equal(scores[dataset], alone)
-    joined = join_scores(*scores.values())
+    empty = [table.iloc[:0] for table in scores.values()]
+    joined, *_ = join({}, *scores.values(), *empty, *empty)
     assert list(joined["dataset"].unique()) == list(DATASETS)
     values = [list(table["value"].dropna()) for table in scores.values()]
     assert values[0] != values[1], "or this test could not tell them apart"

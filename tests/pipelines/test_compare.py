@@ -79,7 +79,8 @@ def test_runs_on_other_data_are_refused(trained):
 
 
 def refused(**settings):
-    images = pd.DataFrame({"image_id": ["1"], "split": ["test"]})
+    images = pd.DataFrame({"image_id": ["1"], "path": ["1.jpg"], "width": 9, "height": 9,
+                           "split": ["test"]})  # fmt: skip
     compare_runs(
         images, pd.DataFrame(), pd.DataFrame({"class_name": ["a"]}), Path("nowhere"), {},
         CompareConfig.model_validate(settings), EvaluateConfig(),
@@ -105,3 +106,13 @@ def test_all_runs_that_cannot_be_read_are_told_at_once(tmp_path):
         assert f"compare.runs.{name}: {file}: there is no such file of detections" in str(
             caught.value
         )
+
+
+def test_a_file_of_bare_category_ids_is_told_which_setting_of_compare_names_them(tmp_path):
+    file = tmp_path / "r.json"
+    file.write_text('[{"image_id": 1, "category_id": 7, "bbox": [1, 2, 3, 4], "score": 0.5}]')
+    with pytest.raises(DataError) as caught:
+        refused(runs={"old": str(file), "new": str(file)})
+    assert "'compare: {categories: {7: <its class>" in str(caught.value)
+    assert "compare.categories=<a COCO file" in str(caught.value)
+    assert "evaluate_files" not in str(caught.value)

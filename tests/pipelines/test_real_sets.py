@@ -151,7 +151,7 @@ def test_odd_names_of_classes_and_files_reach_every_report(fresh, tmp_path):
         names = pd.read_csv(reports / f"{report}.csv", **plain)["class_name"]
         assert set(names) - {""} == set(CLASSES), report
     assert len(names) == len(CLASSES)
-    ranking = pd.read_csv(reports / "image_ranking.csv", **plain)
+    ranking = pd.read_csv(reports / "per_image.csv", **plain)
     written = {f"test/{stem}" for stem in FILES}
     assert {path.rpartition(".")[0] for path in ranking["path"]} == written
 

@@ -9,8 +9,9 @@ import pytest
 
 REPORTS = (
     "data_issues.csv", "data.html", "self_test.csv", "data_summary.csv", "history.csv",
-    "scores.csv", "overview.csv", "per_class.csv", "image_ranking.csv", "verdict.csv",
-    "gallery.jpg", "worst_images.jpg", "data", "curves", "confusion",
+    "scores.csv", "overview.csv", "per_class.csv", "per_image.csv", "verdict.csv", "timing.csv",
+    "thresholds.csv", "errors.csv", "slices.csv", "calibration.csv", "intervals.csv",
+    "report.html", "data", "curves", "confusion", "errors", "gallery",
 )  # fmt: skip
 
 
@@ -82,7 +83,7 @@ def test_artifacts_are_uploaded(trained):
     folder = trained.folder / "mlartifacts"
     files = {path.name for path in folder.rglob("*") if path.is_file()}
     assert str(folder) in run
-    assert {"weights.safetensors", "step_00000008.pt", "overview.csv", "gallery.jpg"} <= files
+    assert {"weights.safetensors", "step_00000008.pt", "overview.csv", "report.html"} <= files
 
 
 def test_overview_has_one_row_a_data_set(trained):
@@ -287,7 +288,7 @@ def test_kedro_viz_shows_every_picture_and_table(trained):
     catalog, _ = catalog_of(trained)
     for name in (
         "gallery",
-        "worst_images",
+        "errors_plots",
         "curves",
         "confusion",
         "data_plots",

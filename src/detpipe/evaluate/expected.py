@@ -65,7 +65,8 @@ def write_expected(
     """Writes the scores for all classes together as what later runs must reach.
 
     What was in the file is replaced; it is written whole or not at all. Scores that are not finite
-    are left out. Nothing is written if a row of ``verdict`` is not ok or no score is left.
+    are left out, and those that are no percent: losses, score thresholds. Nothing is written if a
+    row of ``verdict`` is not ok or no score is left.
 
     Args:
         file: the file; its folder is made.
@@ -75,7 +76,8 @@ def write_expected(
     """
     import yaml
 
-    rows = scores[(scores["class_name"] == "") & np.isfinite(scores["value"])]
+    percent = (scores["task"] != "loss") & ~scores["metric"].str.startswith("score_threshold")
+    rows = scores[percent & (scores["class_name"] == "") & np.isfinite(scores["value"])]
     if rows.empty or not verdict["ok"].all():
         why = "there are no scores" if rows.empty else "the run misses what is expected of it"
         logger.warning("verify.write: '%s' is not written: %s", file, why)

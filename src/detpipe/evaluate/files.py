@@ -41,6 +41,7 @@ def read_detections(
     *,
     categories: Mapping[str, str] | str | None = None,
     columns: Mapping[str, str] | None = None,
+    section: str = "evaluate_files",
 ) -> pd.DataFrame:
     """Reads the detections of any framework for a data set.
 
@@ -61,6 +62,7 @@ def read_detections(
         classes: the classes table.
         categories: category id → class name, or a COCO file whose ``categories`` tell.
         columns: our column → the file's, where the guess is wrong.
+        section: the section of the configuration that messages name.
 
     Returns:
         A detections table, rows in the order of the file.
@@ -73,7 +75,7 @@ def read_detections(
     if images.empty:
         raise DataError(
             f"{path}: there is nothing to compare it with, the split has no images; choose another "
-            "one with evaluate_files.dataset"
+            f"one with {section}.dataset"
         )
     frame, own = _read(path)
     frame = _named(frame, columns or {}, path)
@@ -97,7 +99,7 @@ def read_detections(
         )  # fmt: skip
     frame["image_id"], unknown_images = match_images(frame["image_id"], images, path)
     frame["class_name"], unknown_classes = match_classes(
-        frame, classes, path, categories=categories, own=own
+        frame, classes, path, categories=categories, own=own, section=section
     )
     mistakes = unknown_images + unknown_classes + _bad_boxes(frame) + _shares(frame, images)
     if mistakes:

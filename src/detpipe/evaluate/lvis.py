@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LIMIT = 300
+"""LVIS's own limit of detections in an image."""
 _IOU_50, _IOU_75 = 0, 5
 """Places of 0.5 and 0.75 among the IoU thresholds 0.5, 0.55, …, 0.95."""
 _AREAS = ("", "s", "m", "l")
@@ -41,7 +43,7 @@ def score(
     classes: pd.DataFrame,
     *,
     dataset: str,
-    max_detections: Annotated[int, Field(gt=0)] = 300,
+    max_detections: Annotated[int, Field(gt=0)] = _LIMIT,
     area: Literal["annotation", "box"] = "annotation",
     per_class: bool = True,
     suffix: str = "",
@@ -81,6 +83,12 @@ def score(
     names = classes["class_name"].tolist()
     groups = classes["frequency"] if "frequency" in classes else pd.Series([""] * len(names))
     _say_what_lacks(images, groups, dataset)
+    if max_detections < _LIMIT:
+        logger.warning(
+            "data set '%s': LVIS's own limit is %d detections in an image, not %d, so its numbers "
+            "do not compare with others': set evaluate.max_detections to %d",
+            dataset, _LIMIT, max_detections, _LIMIT,
+        )  # fmt: skip
     if boxes["iscrowd"].all():  # true of an empty table too
         logger.warning("data set '%s': no ground truth, so there are no LVIS numbers", dataset)
         precision = np.full((10, 1, len(names), len(_AREAS)), -1.0)

@@ -119,10 +119,15 @@ def match_classes(
     *,
     categories: Mapping[str, str] | str | None,
     own: Mapping[str, str],
+    section: str = "evaluate_files",
 ) -> tuple[pd.Series, list[str]]:
-    """Class names for the rows, and what is unknown. Ids are never taken for an order."""
-    known = classes["class_name"].tolist()
-    mapping = read_categories(Path(categories)) if isinstance(categories, str) else categories
+    """Class names for the rows, and what is unknown. Ids are never taken for an order.
+
+    ``section`` is the section of the configuration that messages name.
+    """
+    known, mapping = classes["class_name"].tolist(), categories
+    if isinstance(mapping, str):
+        mapping = read_categories(Path(mapping), section=section)
     ids = as_text(frame["category_id" if "category_id" in frame else "class_name"])
     if mapping and "category_id" not in frame and ids.isin(mapping).all():
         names = ids.map(dict(mapping))
@@ -134,18 +139,18 @@ def match_classes(
         names = ids.map(dict(mapping or own))
     strangers = ids[names.isna()].unique().tolist()
     if strangers:
-        return names, [_no_names(strangers, known)]
+        return names, [_no_names(strangers, known, section)]
     found = _ours(names, known)
     unknown = names[found.isna()].unique().tolist()
     if unknown and all(_number(name) is not None for name in unknown):
-        return names, [_no_names(unknown, known)]
+        return names, [_no_names(unknown, known, section)]
     return found.fillna(names), [
         f"{len(unknown)} class(es) are not in the data set: {listed(unknown)}"
         f"{did_you_mean(unknown[0], known)} Its classes: {listed(known)}"
     ] if unknown else []
 
 
-def read_categories(path: Path) -> dict[str, str]:
+def read_categories(path: Path, *, section: str = "evaluate_files") -> dict[str, str]:
     """Category id → class name, from the ``categories`` of a COCO file.
 
     Raises:
@@ -153,7 +158,7 @@ def read_categories(path: Path) -> dict[str, str]:
     """
     if not path.is_file():
         raise DataError(
-            f"evaluate_files.categories: there is no file '{path}' (working folder: {Path.cwd()})"
+            f"{section}.categories: there is no file '{path}' (working folder: {Path.cwd()})"
         )
     try:
         content = json.loads(path.read_bytes().decode("utf-8-sig"))
@@ -188,10 +193,10 @@ def _clean(name: str) -> str:
     return unicodedata.normalize("NFC", str(name).strip())
 
 
-def _no_names(ids: list[str], known: list[str]) -> str:
+def _no_names(ids: list[str], known: list[str], section: str) -> str:
     return (
         f"{len(ids)} category id(s) have no name: {listed(ids)}; the data set's classes are "
         f"{listed(known)}. Say which is which: in the parameters' YAML "
-        f"'evaluate_files: {{categories: {{{ids[0]}: <its class>, …}}}}' for "
-        "all ids of the file, or evaluate_files.categories=<a COCO file whose 'categories' tell>"
+        f"'{section}: {{categories: {{{ids[0]}: <its class>, …}}}}' for "
+        f"all ids of the file, or {section}.categories=<a COCO file whose 'categories' tell>"
     )

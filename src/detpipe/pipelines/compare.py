@@ -94,7 +94,9 @@ def _of_file(
     from detpipe.evaluate.files import read_detections
 
     own = images[images["split"] == compare.dataset]
-    found = read_detections(Path(what), own, classes, categories=compare.categories)
+    found = read_detections(
+        Path(what), own, classes, categories=compare.categories, section="compare"
+    )
     return found, f"file {what}"
 
 

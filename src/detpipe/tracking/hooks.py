@@ -70,6 +70,7 @@ class Tracking:
         self._run_id = ""
         self._previous_handler: Any = None
         self._weights_step = 0
+        self._logged_tables: set[str] = set()
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -94,6 +95,7 @@ class Tracking:
         self._catalog = catalog
         self._close("KILLED")  # a session of this process that was interrupted
         self._weights_step = 0
+        self._logged_tables = set()
         self._terminate_as_exit()
         try:
             self._open(run_params, pipeline, catalog)
@@ -114,9 +116,17 @@ class Tracking:
 
     @hook_impl
     def after_dataset_loaded(self, dataset_name: str, data: Any, node: Node) -> None:
-        """Scores of weights from an earlier run belong to those weights' step."""
+        """Scores of weights from an earlier run belong to those weights' step.
+
+        And a run that reads a data set says which, as one that makes it does.
+        """
         if dataset_name == "weights":
             self._weights_step = int(data.metadata.get("step", 0))
+        if self._run_id and dataset_name in {"images", "boxes"} - self._logged_tables:
+            try:
+                self._log_table(dataset_name, data)
+            except Exception as error:  # noqa: BLE001
+                self._warn(f"'{dataset_name}' is not in the tracker", error)
 
     @hook_impl
     def after_pipeline_run(self, run_params: dict[str, Any]) -> None:
@@ -198,6 +208,10 @@ class Tracking:
             "run_name": config.run_name,
         }
 
+    def _log_table(self, name: str, data: Any) -> None:
+        self._logged_tables.add(name)
+        records.log_table(name, data)
+
     def _log_dataset(self, name: str, data: Any) -> None:
         import mlflow
 
@@ -206,7 +220,7 @@ class Tracking:
         if name in ("scores", "file_scores"):
             records.log_scores(data, self._weights_step)
         if name in ("images", "boxes"):
-            records.log_table(name, data)
+            self._log_table(name, data)
         if name == "verdict" and len(data):
             mlflow.set_tag("verdict", "passed" if data["ok"].all() else "failed")
         marked = (getattr(dataset, "metadata", None) or {}).get("mlflow")

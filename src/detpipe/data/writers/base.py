@@ -18,8 +18,9 @@ import msgspec
 import pandas as pd
 
 from detpipe.core.errors import DataError, one_message
-from detpipe.core.tables import BOXES, CLASSES, IMAGES, ISSUES
-from detpipe.data.formats.base import Annotations, sample
+from detpipe.core.tables import BOXES, IMAGES, ISSUES
+from detpipe.data.formats.base import Annotations, class_table, sample
+from detpipe.data.formats.federated import frequencies_in
 from detpipe.data.image import upright_size
 
 logger = logging.getLogger(__name__)
@@ -93,7 +94,7 @@ def writable(found: Annotations, root: Path) -> Annotations:
         logger.warning("left out: %d box(es) without an image or a class", int((~usable).sum()))
         boxes = boxes[usable].reset_index(drop=True)
     names = list(dict.fromkeys([*classes["class_name"], *boxes["class_name"].unique()]))
-    classes = CLASSES.make([{"class_name": name} for name in names])
+    classes = class_table(names, dict(frequencies_in(classes)))
     unknown = (images["width"] == 0) | (images["height"] == 0)
     if unknown.any():
         sizes = {p: _size(Path(root) / p) for p in images["path"][unknown].unique()}

@@ -12,6 +12,7 @@ import pandas as pd
 
 from detpipe.core.tables import BOX_COLUMNS
 from detpipe.data.formats.base import Annotations
+from detpipe.data.formats.federated import frequencies_in
 from detpipe.data.writers.base import (
     Pictures,
     below_common_folder,
@@ -26,6 +27,7 @@ from detpipe.data.writers.base import (
     where_they_are,
     writable,
 )
+from detpipe.data.writers.federated import FIELDS, with_category_ids
 
 _CHUNK = 50_000
 """Records that are Python objects at a time."""
@@ -44,10 +46,12 @@ def write(found: Annotations, root: Path, folder: Path, *, pictures: Pictures = 
     kept if they are whole numbers and unique in the whole set (those of objects from 1: 0 is none
     to pycocotools), else numbered anew. What ``boxes.extra`` holds (segmentation, attributes, …)
     goes back into the records value by value. Difficult objects are marked by a field of our own,
-    ``difficult``, groups of images by ``group``. The split '' is called ``all``.
+    ``difficult``, groups of images by ``group``. LVIS's lists of classes and frequencies, where
+    there are any, are written as LVIS has them. The split '' is called ``all``.
 
     Raises:
-        DataError: the folder is not empty or cannot be written; ``extra`` is no JSON object.
+        DataError: the folder is not empty or cannot be written; ``extra`` is no JSON object, or a
+            list of classes no JSON list.
     """
     with new_folder(folder, root) as new:
         found = writable(found, root)
@@ -60,6 +64,7 @@ def write(found: Annotations, root: Path, folder: Path, *, pictures: Pictures = 
         if not groups_of(images):
             images = images.drop(columns="group", errors="ignore")
         category = {name: number for number, name in enumerate(classes["class_name"], 1)}
+        images, strangers = with_category_ids(images, category)
         at = pd.Index(images["image_id"]).get_indexer(boxes["image_id"])
         boxes = boxes.assign(
             id=plain_numbers(boxes["annotation_id"], at_least=1),
@@ -78,7 +83,10 @@ def write(found: Annotations, root: Path, folder: Path, *, pictures: Pictures = 
         )  # fmt: skip
     say_lost(
         "COCO",
-        {"difficult object(s), marked by a field of our own": int(boxes["difficult"].sum())},
+        {
+            "difficult object(s), marked by a field of our own": int(boxes["difficult"].sum()),
+            "name(s) in LVIS's lists that are no class, left out": strangers,
+        },
     )
 
 
@@ -100,8 +108,10 @@ def _file_names(
 def _write_file(
     file: BinaryIO, images: pd.DataFrame, boxes: pd.DataFrame, classes: pd.DataFrame
 ) -> None:
+    frequency = dict(frequencies_in(classes))
     categories = [
         {"id": number, "name": name, "supercategory": ""}
+        | ({"frequency": frequency[name]} if frequency.get(name) else {})
         for number, name in enumerate(classes["class_name"], 1)
     ]
     head = {"info": {"description": "written by detpipe"}, "licenses": [], "categories": categories}
@@ -122,11 +132,16 @@ def _write_records(file: BinaryIO, chunks: Iterable[list[dict[str, Any]]], count
 
 def _image_records(images: pd.DataFrame) -> Iterator[list[dict[str, Any]]]:
     columns = {"key": "id", "file_name": "file_name", "width": "width", "height": "height"}
-    columns |= {"group": "group"} if "group" in images else {}
+    columns |= {
+        ours: name for ours, name in ({"group": "group"} | FIELDS).items() if ours in images
+    }
     for start in range(0, len(images), _CHUNK):
         rows = images.iloc[start : start + _CHUNK]
         values = zip(*(rows[column].tolist() for column in columns), strict=True)
-        yield [dict(zip(columns.values(), row, strict=True)) for row in values]
+        yield [
+            {name: v for name, v in zip(columns.values(), row, strict=True) if v is not None}
+            for row in values
+        ]
 
 
 def _annotation_records(boxes: pd.DataFrame) -> Iterator[list[dict[str, Any]]]:

@@ -10,8 +10,10 @@ from detpipe.data.writers.base import (
     new_folder,
     placed,
     require_printable,
+    say_lost,
     writable,
 )
+from detpipe.data.writers.federated import losses as losses_of_lvis
 
 _IMAGE = ["path", "width", "height", "split", "group"]
 _BOX = ["class_name", "x1", "y1", "x2", "y2", "iscrowd", "difficult", "area", "extra"]
@@ -49,3 +51,4 @@ def write(found: Annotations, root: Path, folder: Path, *, pictures: Pictures = 
         csv.write_csv(pa.Table.from_pandas(rows[columns], preserve_index=False), new / "boxes.csv")
         text = "".join(f"{name}\n" for name in classes["class_name"])
         (new / "classes.txt").write_text(text, "utf-8")
+    say_lost("csv", losses_of_lvis(images, classes))

@@ -27,6 +27,7 @@ from detpipe.data.writers.base import (
     without_ending,
     writable,
 )
+from detpipe.data.writers.federated import losses as losses_of_lvis
 
 _OWN = frozenset(("name", "difficult", "bndbox"))
 _TAG = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
@@ -74,7 +75,8 @@ def write(found: Annotations, root: Path, folder: Path, *, pictures: Pictures = 
             )
         targets = [f"JPEGImages/{name}" for name in names]
         place_pictures(paths, targets, root=root, new=new, pictures=pictures)
-    say_lost("VOC", _losses(images, boxes, classes["class_name"].tolist(), formless))
+    lost = _losses(images, boxes, classes["class_name"].tolist(), formless)
+    say_lost("VOC", lost | losses_of_lvis(images, classes))
 
 
 def _losses(

@@ -24,6 +24,7 @@ from detpipe.data.writers.base import (
     without_ending,
     writable,
 )
+from detpipe.data.writers.federated import losses as losses_of_lvis
 
 _KNOWN = ("train", "val", "test")
 
@@ -72,7 +73,7 @@ def write(
             _write_labels(new / place / "labels", rows["image_id"], names, lines)
             targets = [f"{place}/images/{name}" for name in names]
             place_pictures(paths, targets, root=root, new=new, pictures=pictures)
-    say_lost("YOLO", losses | more)
+    say_lost("YOLO", losses | more | losses_of_lvis(images, classes))
 
 
 def _write_yaml(
