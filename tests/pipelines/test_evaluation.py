@@ -32,26 +32,21 @@ def test_every_data_set_has_its_timing(trained: Project) -> None:
     assert (timing["ms_per_image"] > 0).all()
 
 
-def test_further_splits_have_rows_of_their_own(trained: Project) -> None:
-    trained.run("evaluate", params={**Project.SMALL, "evaluate": {"more": ["train"]}})
+def test_a_split_that_is_not_there_is_named(trained: Project) -> None:
+    with pytest.raises(ConfigError, match=r"no split 'night'; the data set has"):
+        trained.run("evaluate", params={**Project.SMALL, "evaluate": {"more": ["night"]}})
+
+
+def test_further_splits_and_losses_on_demand_have_rows_of_their_own(trained: Project) -> None:
+    trained.run("evaluate", params={**Project.SMALL, "evaluate": {"more": ["train"], "loss": True}})
     scores = pd.read_csv(trained.path("08_reporting/sample/scores.csv"), keep_default_na=False)
     assert set(scores["dataset"]) == {"val", "test", "train"}
     per_image = pd.read_csv(trained.path("08_reporting/sample/per_image.csv"))
     assert set(per_image["dataset"]) == {"val", "test", "train"}
-
-
-def test_a_split_that_is_not_there_is_named(trained: Project) -> None:
-    with pytest.raises(ConfigError, match=r"no split 'night'; the data set has"):
-        trained.run("evaluate", params={**Project.SMALL, "evaluate": {"more": ["night"]}})
-    trained.run("evaluate")
-
-
-def test_losses_on_demand_are_rows_of_the_scores(trained: Project) -> None:
-    trained.run("evaluate", params={**Project.SMALL, "evaluate": {"loss": True}})
-    scores = pd.read_csv(trained.path("08_reporting/sample/scores.csv"), keep_default_na=False)
-    rows = scores[(scores["task"] == "loss") & (scores["dataset"] == "val")].set_index("metric")
-    values = rows["value"].astype(float)
-    assert values["total"] == pytest.approx(values.drop("total").sum(), rel=1e-4)
+    for dataset in ("val", "test", "train"):
+        rows = scores[(scores["task"] == "loss") & (scores["dataset"] == dataset)]
+        values = rows.set_index("metric")["value"].astype(float)
+        assert values["total"] == pytest.approx(values.drop("total").sum(), rel=1e-4)
 
 
 def test_predict_takes_the_thresholds_of_these_weights(trained: Project) -> None:
@@ -88,4 +83,4 @@ def test_reports_on_another_state_of_the_data_are_refused(trained: Project) -> N
     with pytest.raises(DetpipeError, match="another state of the data set"):
         trained.run("train", params=OTHER, only_missing_outputs=True)
     trained.run("evaluate", params=OTHER)
-    trained.run("report", params=OTHER)
+    trained.run("verify", params=OTHER)

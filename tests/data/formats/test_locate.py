@@ -104,6 +104,15 @@ def test_a_missing_file_is_expected_where_most_are(tmp_path):
     assert found == ["one/a.jpg", "two/lost.jpg", "two/b.jpg", "two/c.jpg"]
 
 
+def test_a_missing_file_is_not_taken_for_another_that_is_there(tmp_path):
+    (tmp_path / "x/b").mkdir(parents=True)
+    (tmp_path / "x/b/b.jpg").touch()
+    finder, log = ImageFinder([tmp_path / "x"]), IssueLog()
+    found = locate_images(["a/b/b.jpg", "b.jpg"], finder, source="", root=tmp_path, log=log)
+    assert found == ["x/b/b.jpg", "x/b.jpg"]
+    assert "ambiguous_image" not in {*log.table()["rule"]}
+
+
 def test_what_was_assumed_is_said_once_a_kind(tmp_path):
     _touch(tmp_path, "a.jpg", "b.JPG", "c.png", "d e.jpg", "f.png", "f.tif", "g.jpg", "h.jpg")
     log = IssueLog()

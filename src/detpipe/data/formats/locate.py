@@ -237,7 +237,10 @@ def locate_images(
             folder, base = os.path.split(match.path)
             places[name] = below[folder] + base
         else:
-            places[name] = relative(home / PureWindowsPath(name).name, root)
+            expected = home / PureWindowsPath(name).name
+            if os.path.exists(expected):  # noqa: PTH110 - another image's, or it would be found
+                expected = finder.tried[0] / name
+            places[name] = relative(expected, root)
     _refuse_shared(found, places, [path for path in paths if path], source=source, log=log)
     say_how(found, source=source, root=root, log=log)
     return [places[n] if path is None else path for n, path in zip(names, paths, strict=True)]
@@ -255,7 +258,8 @@ def _refuse_shared(
 
     ``cam1/1.jpg`` and ``cam2/1.jpg`` are two pictures, even if only ``images/1.jpg`` is there.
     """
-    claims = Counter([*places.values(), *set(exact)])
+    there = [places[name] for name, match in found.items() if match.how != "missing"]
+    claims = Counter([*there, *set(exact)])
     shared = [n for n, match in found.items() if match.how == "moved" and claims[places[n]] > 1]
     for name in shared:
         log.add(
