@@ -1,10 +1,14 @@
-"""Makes docs/images from a project that has been trained: ``python docs/make_pictures.py``.
+"""Makes docs/images from projects that have been trained.
+
+`python docs/make_pictures.py`: the DAG and the gallery of the sample set. With the name of a recipe
+(`python docs/make_pictures.py bccd`): three looks at its report.html and comparison.html.
 
 Needs Chromium and its driver (Debian: ``apt-get install chromium chromium-driver``).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -14,6 +18,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 from selenium import webdriver
@@ -60,7 +65,8 @@ def _wait(address: str) -> None:
     raise TimeoutError(address)
 
 
-def _shoot(address: str, file: Path) -> None:
+@contextlib.contextmanager
+def _browser() -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
     for option in OPTIONS:
         options.add_argument(option)
@@ -68,6 +74,13 @@ def _shoot(address: str, file: Path) -> None:
     service = webdriver.ChromeService(shutil.which("chromedriver") or "chromedriver")
     browser = webdriver.Chrome(options=options, service=service)
     try:
+        yield browser
+    finally:
+        browser.quit()
+
+
+def _shoot(address: str, file: Path) -> None:
+    with _browser() as browser:
         browser.get(address)
         time.sleep(5)
         state = json.loads(browser.execute_script("return localStorage.KedroViz"))
@@ -81,9 +94,26 @@ def _shoot(address: str, file: Path) -> None:
             "document.querySelectorAll('[class*=update-reminder]').forEach(e => e.remove())"
         )
         browser.save_screenshot(str(file))
-    finally:
-        browser.quit()
+
+
+def reports(recipe: str) -> None:
+    """The head of the report, its errors, and the comparison of two runs."""
+    folder = ROOT / "data/08_reporting" / recipe
+    with _browser() as browser:
+        for page, heading, name in (
+            ("report", "", "report_numbers"),
+            ("report", "Errors", "report_errors"),
+            ("comparison", "", "comparison"),
+        ):
+            browser.get((folder / f"{page}.html").as_uri())
+            browser.execute_script(
+                "const found = [...document.querySelectorAll('h2, h3')]"
+                ".find(e => arguments[0] && e.textContent.startsWith(arguments[0]));"
+                "if (found) found.scrollIntoView()",
+                heading,
+            )
+            browser.save_screenshot(str(IMAGES / f"{name}.png"))
 
 
 if __name__ == "__main__":
-    main()
+    reports(sys.argv[1]) if sys.argv[1:] else main()
