@@ -24,8 +24,10 @@ from detpipe.evaluate.config import (
     VerifyConfig,
 )
 from detpipe.inputs import (
+    EVALUATION,
     PATHS,
     clear_data,
+    clear_evaluation,
     go_on,
     require_current_tables,
     require_given_paths,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from kedro.framework.context import KedroContext
     from kedro.io import CatalogProtocol
     from kedro.pipeline import Pipeline
+    from kedro.pipeline.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class Guard:
         self._log: logging.Handler | None = None
         self._forks = False
         self._runtime: Mapping[str, Any] = {}
+        self._anew: Pipeline | None = None
 
     @hook_impl
     def after_context_created(self, context: KedroContext) -> None:
@@ -110,11 +114,18 @@ class Guard:
         require_current_tables(pipeline, catalog)
         require_same_evaluation(pipeline, catalog)
         self._take_lock(catalog)
-        if run_params.get("only_missing_outputs"):
+        self._anew = None if run_params.get("only_missing_outputs") else pipeline
+        if self._anew is None:
             go_on(pipeline, catalog)
         else:
             clear_data(pipeline, catalog)
         self._log = _log_to_file(pipeline, catalog)
+
+    @hook_impl
+    def before_node_run(self, node: Node, catalog: CatalogProtocol) -> None:
+        """Takes detections of other weights away, when new ones are about to be made."""
+        if node.name == EVALUATION and self._anew is not None:
+            clear_evaluation(self._anew, catalog)
 
     def _take_lock(self, catalog: CatalogProtocol) -> None:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,12 @@ TABLES = (
     "boxes", "images", "classes", "store", "data_signature",
 )  # fmt: skip
 """What the data pipeline makes for other pipelines, the signature that vouches for it last."""
-EVALUATED = ("val_detections", "test_detections", "more_detections")
-"""What the evaluation finds; ``evaluated`` vouches for it."""
+DETECT = ("val", "test", "more")
+"""The namespaces of the evaluation."""
+FOUND = tuple(f"{group}_{what}" for group in DETECT for what in ("detections", "timing", "losses"))
+"""What its detectors make; ``evaluated`` vouches for it and all that comes of it."""
+EVALUATION = "evaluation.load_trained"
+"""The node that it begins with."""
 FINDINGS = ("data_page", "data_issues", "data_summary", "self_test", "data_plots")
 """What it makes for people."""
 
@@ -57,7 +61,7 @@ def require_given_paths(
         if name not in runtime and elsewhere and Path(path) != Path(elsewhere):
             logger.warning("%s=%s has no effect: the catalog of this environment names '%s'",
                            variable, elsewhere, path)  # fmt: skip
-        if name in runtime and Path(path) != Path(str(runtime[name])):
+        if name in runtime and not _is(Path(path), Path(str(runtime[name]))):
             raise ConfigError(
                 f"--params {name}={runtime[name]} has no effect: the catalog of this environment "
                 f"names '{path}'. Take that entry out, or write its path as "
@@ -65,18 +69,36 @@ def require_given_paths(
             )
 
 
+def _is(path: Path, given: Path) -> bool:
+    """Whether a path of the catalog is the one given; Kedro has put the project before it."""
+    return path == given or path.parts[-len(given.parts) :] == given.parts
+
+
 def clear_data(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
     """Takes away what is about to be made anew, and what vouches for it.
 
-    A run that breaks off or is refused leaves no mixture of old tables and new ones, no report on
-    another folder, and no detections of other weights.
+    A run that breaks off or is refused leaves no mixture of old tables and new ones, and no report
+    on another folder.
     """
     makes = {*TABLES, *FINDINGS} & pipeline.all_outputs()
     if {*TABLES} & makes:
         makes |= {"store", "data_signature"}
-    if "evaluated" in pipeline.all_outputs():
-        makes |= {"evaluated", *EVALUATED} & pipeline.all_outputs()
-    for name in makes:
+    _take_away(makes, catalog)
+
+
+def clear_evaluation(
+    pipeline: Pipeline, catalog: CatalogProtocol, *, keep: Collection[str] = ()
+) -> None:
+    """Takes away detections, scores and reports, when the evaluation that makes them anew begins.
+
+    One that breaks off leaves none of other weights behind.
+    """
+    if EVALUATION in {node.name for node in pipeline.nodes}:
+        _take_away({*pipeline.from_nodes(EVALUATION).all_outputs()} - {*keep}, catalog)
+
+
+def _take_away(names: Iterable[str], catalog: CatalogProtocol) -> None:
+    for name in names:
         dataset: Any = catalog.get(name)
         # A rehearsal keeps its reports in memory: there is neither.
         files = [*getattr(dataset, "files", list)(), getattr(dataset, "_filepath", None)]
@@ -94,6 +116,8 @@ def go_on(pipeline: Pipeline, catalog: CatalogProtocol) -> None:
     """
     if "evaluated" in pipeline.all_outputs():
         _require_same_evaluation(catalog)
+        if not all(catalog.exists(name) for name in ("evaluated", *FOUND)):
+            clear_evaluation(pipeline, catalog, keep=FOUND)  # of these weights, or not there
     if "data_signature" not in pipeline.all_outputs():
         return
     if catalog.exists("data_signature"):
@@ -127,7 +151,12 @@ def require_same_evaluation(pipeline: Pipeline, catalog: CatalogProtocol) -> Non
     Raises:
         DetpipeError: they are not of those that are there now.
     """
-    if {"scores", *EVALUATED} & pipeline.inputs():
+    if {"scores", *FOUND} & pipeline.inputs():
+        if not catalog.exists("evaluated"):
+            raise DetpipeError(
+                "the last evaluation broke off, so there are no scores of these weights; run "
+                "'kedro run --pipeline evaluate' (with the same --env and --params) first"
+            )
         _require_same_evaluation(catalog)
 
 

@@ -84,3 +84,25 @@ def test_reports_on_another_state_of_the_data_are_refused(trained: Project) -> N
         trained.run("train", params=OTHER, only_missing_outputs=True)
     trained.run("evaluate", params=OTHER)
     trained.run("verify", params=OTHER)
+
+
+def breaks(*, dataset: str) -> list[dict[str, object]]:
+    """A metric with a mistake."""
+    raise ZeroDivisionError(dataset)
+
+
+def test_an_evaluation_that_broke_off_is_no_ones_and_is_taken_up_again(trained: Project) -> None:
+    """As after ``kill -9``: neither the gate nor a report takes what an earlier one left."""
+    scores = trained.path("08_reporting/sample/scores.csv")
+    before = scores.read_text()
+    broken = {"metrics": {"broken": {"use": f"{__name__}.breaks"}}}
+    with pytest.raises(DetpipeError, match="ZeroDivisionError"):
+        trained.run("evaluate", params={**OTHER, "evaluate": broken})
+    assert not scores.exists()
+    with pytest.raises(DetpipeError, match="kedro run --pipeline evaluate"):
+        trained.run("verify", params=OTHER)
+    trained.run("evaluate", params=OTHER, only_missing_outputs=True)
+    assert scores.read_text() == before
+    trained.path("07_model_output/sample/evaluated.json").unlink()
+    with pytest.raises(DetpipeError, match="broke off"):
+        trained.run("verify", params=OTHER)

@@ -87,7 +87,12 @@ def _rows(name: str, spec: Spec, given: Mapping[str, Any]) -> pd.DataFrame:
     try:
         return SCORES.make(rows)
     except (TableError, TypeError) as error:
-        what = error if isinstance(error, TableError) else f"it returns {type(rows).__name__}"
+        what = (
+            error
+            if isinstance(error, TableError)
+            else f"it returns {type(rows).__name__}, not rows of the scores table (dataset, task, "
+            "metric, class_name, value)"
+        )
         raise TableError(f"metric '{name}' ({spec.use}): {what}") from error
 
 

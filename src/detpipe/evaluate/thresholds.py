@@ -36,8 +36,17 @@ def read_thresholds(path: Path, class_names: Sequence[str], *, weights: str) -> 
     """
     if not path.is_file():
         raise DataError(f"predict.score_threshold is best_f1, but there is no '{path}': {_AGAIN}")
-    table = pd.read_csv(path, keep_default_na=False, na_values={"score_threshold": [""]},
-                        dtype={"class_name": str, "weights": str})  # fmt: skip
+    try:
+        table = pd.read_csv(path, keep_default_na=False, na_values={"score_threshold": [""]},
+                            dtype={"class_name": str, "weights": str})  # fmt: skip
+        table["score_threshold"] = table["score_threshold"].astype("float64")
+        given = table["score_threshold"].dropna()
+    except (ValueError, KeyError, pd.errors.ParserError) as error:
+        raise DataError(f"'{path}' cannot be read: {error}; {_AGAIN}") from error
+    if not given.between(0, 1).all():
+        raise DataError(
+            f"'{path}': {given[~given.between(0, 1)].iloc[0]:g} is no score from 0 to 1; {_AGAIN}"
+        )
     if set(table["weights"]) - {weights}:
         raise DataError(f"'{path}' was made with other weights: {_AGAIN}")
     for dataset in ("val", "test"):
