@@ -122,8 +122,11 @@ class Guard:
         self._log = _log_to_file(pipeline, catalog)
 
     @hook_impl
-    def before_node_run(self, node: Node, catalog: CatalogProtocol) -> None:
-        """Takes detections of other weights away, when new ones are about to be made."""
+    def after_node_run(self, node: Node, catalog: CatalogProtocol) -> None:
+        """Takes detections of other weights away, when new ones are about to be made.
+
+        Not before: weights or a data set that are refused cost no report.
+        """
         if node.name == EVALUATION and self._anew is not None:
             clear_evaluation(self._anew, catalog)
 

@@ -37,7 +37,7 @@ DETECT = ("val", "test", "more")
 FOUND = tuple(f"{group}_{what}" for group in DETECT for what in ("detections", "timing", "losses"))
 """What its detectors make; ``evaluated`` vouches for it and all that comes of it."""
 EVALUATION = "evaluation.load_trained"
-"""The node that it begins with."""
+"""The node after which it begins to make them."""
 FINDINGS = ("data_page", "data_issues", "data_summary", "self_test", "data_plots")
 """What it makes for people."""
 

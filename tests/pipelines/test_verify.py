@@ -32,6 +32,9 @@ def write_scores(project: Project, **values: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     rows = [("test", "bbox", metric, "", value) for metric, value in values.items()]
     pd.DataFrame(rows, columns=list(SCORES.columns)).to_csv(folder / "scores.csv", index=False)
+    evaluated = project.path("07_model_output/sample/evaluated.json")
+    evaluated.parent.mkdir(parents=True, exist_ok=True)
+    evaluated.write_text("{}")
     for name in gate.REPORTS:
         file = "report.html" if name == "report_page" else f"{name}.csv"
         (folder / file).write_text("dataset,image_id,path\n")
