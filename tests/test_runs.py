@@ -41,6 +41,7 @@ def store(tmp_path_factory):
         make("train tiny", "FINISHED", places[1])
         make("train tiny", "FAILED")
         make("train big", "FAILED")
+        make("train dig", "FINISHED")
         make("gone", "FINISHED")
         mlflow.delete_run(ids["gone"][0])
         for name in AWKWARD:
@@ -75,14 +76,28 @@ def test_a_run_of_any_name_is_found(store, name):
     assert [find_run(name).info.run_id] == store[name]
 
 
-def test_an_unknown_name_brings_near_ones_and_the_newest_five(store):
+def test_an_unknown_name_brings_near_ones_that_finished_in_one_sentence(store):
     with pytest.raises(DetpipeError) as caught:
         find_run("train tinny")
-    message = str(caught.value)
-    assert "did you mean 'train tiny' or 'train big'?" in message
-    lines = message.split("\n")[1:]
-    assert len(lines) == 5
-    assert lines[0] == f"- run 'a_b' ({store['a_b'][0]}, FINISHED)"
+    assert str(caught.value).endswith(
+        "has no run of the name or id 'train tinny' (did you mean 'train tiny' or 'train dig'?)"
+    )
+
+
+def test_without_near_names_the_newest_five_that_finished_are_told(store):
+    with pytest.raises(DetpipeError) as caught:
+        find_run("zzz")
+    newest = ", ".join(repr(name) for name in AWKWARD[:0:-1])
+    assert str(caught.value).endswith(f"'zzz'; the newest that finished: {newest}")
+
+
+def test_a_run_that_goes_on_is_never_offered(run):
+    for text in ("activ", "zzz", "active"):
+        with pytest.raises(DetpipeError) as caught:
+            find_run(text)
+        said = str(caught.value)
+        assert run.info.run_id not in said and "'active'" not in said.replace(f"'{text}'", "")
+    assert said == "no run of the name 'active' has finished well"
 
 
 def test_an_unknown_or_deleted_id_is_unknown(store):
@@ -95,12 +110,12 @@ def test_a_name_of_runs_that_failed_only_asks_for_an_id(store):
     with pytest.raises(DetpipeError) as caught:
         find_run("train big")
     assert "no run of the name 'train big' has finished well" in str(caught.value)
-    assert f"({store['train big'][0]}, FAILED)" in str(caught.value)
+    assert f"can be named by its id, {store['train big'][0]} (FAILED)" in str(caught.value)
 
 
 def test_a_store_without_runs_says_so(store):
     assert store["message before there were runs"][0].endswith(
-        "has no run of the name or id 'train': it has no runs"
+        "has no run of the name or id 'train', nor any other that finished"
     )
 
 

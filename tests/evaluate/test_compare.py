@@ -178,6 +178,27 @@ def test_each_class_has_a_row_that_sorts_by_numbers(two, table):
     assert "data-value=" in by_class
 
 
+def test_differences_of_classes_are_signed_like_those_above(two):
+    images, boxes, classes, runs = two
+    turned = {name: runs[name] for name in ("new", "old", "same")}
+    table = compare(images, boxes, classes, turned, samples=50)
+    html = page_of(table, precision_recall(images, boxes, classes, turned), turned)
+    rows = [line for line in cells(html[html.index('id="by-class"') :]) if line]
+    assert len(rows) == 3
+    for line in rows[:2]:
+        new, old, *difference, words, same = line[1:8]
+        no_words = line[-1]
+        assert re.fullmatch(r"\d+\.\d\d", new) and re.fullmatch(r"\d+\.\d\d", old)
+        assert all(re.fullmatch(r"−\d+\.\d\d", cell) for cell in difference)
+        assert (same, words, no_words) == (old, "worse", "worse")
+    assert rows[2][2:6] == ["–"] * 4
+    backwards = {name: runs[name] for name in ("old", "new")}
+    table = compare(images, boxes, classes, backwards, samples=50)
+    html = page_of(table, precision_recall(images, boxes, classes, backwards), backwards)
+    rows = [line for line in cells(html[html.index('id="by-class"') :]) if line]
+    assert rows[0][3].startswith("+")
+
+
 def test_the_page_is_one_file_with_the_picture_in_it(two, table):
     html = page_of(table, precision_recall(*two), two[3])
     assert html.count("data:image/png;base64,") == 1

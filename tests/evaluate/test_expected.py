@@ -57,8 +57,9 @@ def test_the_scores_that_were_written_pass_and_others_do_not(scores, file, toler
 def test_names_that_yaml_takes_for_something_else_come_back(file):
     names = ["off", "null", "1", "0x10", "a: b", "- #x", "2026-01-01", "été", "x" * 200]
     write_expected(
-        file, table(*(("1", "no", name, "", 5.0) for name in names)), VERDICT.empty(), tolerance=1
-    )
+        file, table(*(("1", "no", name, "", 5.0) for name in names)), VERDICT.empty(), tolerance=1,
+        metrics=["*"],
+    )  # fmt: skip
     back = read_expected(file)
     assert [expectation.metric for expectation in back] == names
     assert {(expectation.dataset, expectation.task) for expectation in back} == {("1", "no")}
@@ -71,7 +72,7 @@ def test_what_was_there_is_replaced_and_that_is_said(scores, file, caplog):
     assert "in place of" not in caplog.text
     write_expected(file, scores.assign(value=5.0), VERDICT.empty(), tolerance=0.5)
     assert "in place of what was there" in caplog.text
-    assert [expectation.value for expectation in read_expected(file)] == [5.0, 5.0, 5.0]
+    assert [expectation.value for expectation in read_expected(file)] == [5.0, 5.0]
 
 
 def test_a_run_that_misses_something_else_leaves_the_file_as_it_is(scores, file, caplog):
@@ -83,10 +84,36 @@ def test_a_run_that_misses_something_else_leaves_the_file_as_it_is(scores, file,
     assert "is not written: the run misses what is expected of it" in caplog.text
 
 
-@pytest.mark.parametrize("rows", [(), (("val", "bbox", "AP", "", NAN),)])
-def test_without_a_number_nothing_is_written(rows, file, caplog):
+@pytest.mark.parametrize(
+    "rows, why",
+    [
+        ((), "there are no scores"),
+        ((("val", "bbox", "AP", "", NAN),), "no score of 'AP', 'AP50' is a number"),
+    ],
+)
+def test_without_a_number_nothing_is_written(rows, why, file, caplog):
     write_expected(file, table(*rows), VERDICT.empty(), tolerance=0.5)
-    assert not file.exists() and "there are no scores" in caplog.text
+    assert not file.exists() and why in caplog.text
+
+
+@pytest.mark.parametrize(
+    "metrics, written",
+    [
+        (["AP", "AP50"], ["AP", "AP50"]), (["AP?0"], ["AP50"]), (["A*", "loss"], ["AP", "AP50",
+         "APs", "AR[1]", "loss"]), (["AR[1]"], ["AR[1]"]), (["ap"], []),
+    ],
+)  # fmt: skip
+def test_metrics_are_written_by_name_or_pattern(metrics, written, file):
+    rows = [("loss" if m == "loss" else "bbox", m) for m in ("AP", "AP50", "APs", "AR[1]", "loss")]
+    scores = table(*(("test", task, metric, "", 5.0) for task, metric in rows))
+    write_expected(file, scores, VERDICT.empty(), tolerance=1, metrics=metrics)
+    assert [expectation.metric for expectation in read_expected(file)] == written
+
+
+def test_what_is_written_by_default_is_what_the_configuration_says(file):
+    scores = table(*(("test", "bbox", m, "", 5.0) for m in ("AP", "AP50", "AP75", "score_x")))
+    write_expected(file, scores, VERDICT.empty(), tolerance=1)
+    assert [e.metric for e in read_expected(file)] == VerifyConfig().metrics == ["AP", "AP50"]
 
 
 def test_no_file_and_an_empty_one_expect_nothing(file):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
+from detpipe import __version__
 from detpipe.core.tables import SCORES, VERDICT
 from detpipe.evaluate import coco, errors, gallery, report
 from detpipe.evaluate.config import ReportConfig
@@ -68,6 +70,11 @@ def whole(tables):
     return content(*tables)
 
 
+def text_of(section, text):
+    start = text.index(f'<section id="{section}">')
+    return text[start : text.index("</section>", start)]
+
+
 def headings(text, level):
     return re.findall(rf"<h{level}>([^<]*)</h{level}>", text)
 
@@ -109,6 +116,23 @@ def test_the_verdict_is_told(whole, ok, words, kind):
     assert "expected results" not in page(whole, title="t")
 
 
+def test_misses_come_first_and_of_many_rows_those_that_are_met_are_folded(whole):
+    row = dict.fromkeys(("expected", "tolerance", "min", "max", "actual"), 1.0)
+    row |= {"dataset": "test", "task": "bbox", "class_name": "", "baseline": "", "reason": ""}
+
+    def shown(*ok):
+        rows = [{**row, "metric": f"m{i}", "ok": one} for i, one in enumerate(ok)]
+        text = page(replace(whole, verdict=VERDICT.make(rows)), title="t")
+        text = text[text.index("expected results") : text.index("<nav>")]
+        return re.findall(r"<td>(m\d+)</td>|(<details>|</details>)", text)
+
+    assert shown(True, False, True) == [("m1", ""), ("m0", ""), ("m2", "")]
+    many = [name or tag for name, tag in shown(*[True] * 10, False)]
+    assert many == ["m10", "<details>", *(f"m{i}" for i in range(10)), "</details>"]
+    assert shown(*[True] * 11)[0] == ("", "<details>")
+    assert "<details>" not in [tag for _, tag in shown(*[False] * 11)]
+
+
 def test_classes_have_their_objects_scores_and_thresholds(tables, make):
     images, boxes, found, classes = tables[0]
     classes = make.classes(*ODD, "never seen")
@@ -126,12 +150,55 @@ def test_classes_have_their_objects_scores_and_thresholds(tables, make):
 
 def test_how_it_was_made_names_weights_limits_and_times(whole):
     timing = pd.DataFrame(
-        {"part": ["data", "model"], "ms_per_image": [1.25, 33.0], "images": 6, "dataset": "val"}
+        {"part": ["data", "model"], "ms_per_image": [1.25, 33.0], "images": 2, "dataset": "val"}
     )
-    text = page(replace(whole, timing=timing, made={"weights": "0123abcd"}), title="t")
-    last = text[text.index('<section id="how-it-was-made">') :]
-    for words in ("0123abcd", "max_detections</td><td>100", "(best F1)", "33.00", "20, seed 0"):
+    made = {"weights": "0123abcd", "step": 70, "<new>": "a & b"}
+    last = text_of("how-it-was-made", page(replace(whole, timing=timing, made=made), title="t"))
+    for words in (
+        "0123abcd", "max_detections</td><td>100", "(best F1)", "33.00", "20, seed 0",
+        "step</td><td>70", "&lt;new&gt;</td><td>a &amp; b", f"detpipe</td><td>{__version__}",
+    ):  # fmt: skip
         assert words in last
+    before, (date,) = datetime.now(UTC), re.findall("date</td><td>(.*) UTC<", last)
+    assert timedelta(0) <= before - datetime.fromisoformat(f"{date}+00:00") < timedelta(minutes=2)
+
+
+@pytest.mark.parametrize(
+    "val, test, says",
+    [
+        (2, 2, "The first batches, which take longer, are left out."),
+        (3, 3, "The first batches, which take longer, are counted too."),
+        (2, 3, "The first batches of test, which take longer, are counted too."),
+    ],
+)
+def test_whether_the_first_batches_are_timed_is_told_as_it_is(whole, val, test, says):
+    timing = pd.DataFrame(
+        {"part": "model", "ms_per_image": 33.0, "images": [val, test], "dataset": ["val", "test"]}
+    )
+    assert says in page(replace(whole, timing=timing), title="t")
+
+
+def test_the_overview_has_a_row_a_metric(whole):
+    section = text_of("overview", page(whole, title="t"))
+    heads = re.findall(r"<button[^>]*>([^<]*)", section)
+    assert heads == ["metric", "val", "test"]
+    assert section.count("<tr>") == 1 + 12
+
+
+def test_that_the_best_threshold_is_chosen_on_the_same_images_is_said(whole):
+    text = page(whole, title="t")
+    for name in ("classes", "confusion", "curves"):
+        assert "on other images" in text_of(name, text)
+    given = replace(whole, config=ReportConfig(samples=20, score_threshold=0.5))
+    assert "on other images" not in text_of("confusion", page(given, title="t"))
+
+
+def test_pictures_that_need_no_caption_have_their_words_as_alt_alone(whole):
+    text = page(whole, title="t")
+    for words in ("errors", "confusion matrix", "calibration"):
+        assert text.count(f'alt="{words}"') == 2
+        assert f"<figcaption>{words}<" not in text
+    assert text.count("<figcaption>precision over recall<") == 2
 
 
 def test_without_images_the_page_says_so(tables):

@@ -77,6 +77,29 @@ def test_table_shows_a_dash_where_there_is_no_number(scores):
     assert test.split() == ["test", "bbox", "37.50", "-", "-", "50.00"]
 
 
+def test_by_metric_is_the_overview_turned_round(scores):
+    table = report.by_metric(scores)
+    assert list(table.columns) == ["metric", "val", "test"]
+    assert table["metric"].tolist() == ["AP", "AP-x", "APs", "AR7"]
+    assert table["val"].tolist()[:2] == [38.12345, 60.0] and table["val"].isna().sum() == 2
+    losses = report.by_metric(pd.concat([scores, scores.iloc[:1].assign(task="loss")]))
+    assert losses["task"].tolist() == ["bbox"] * 4 + ["loss"]
+    odd = report.by_metric(scores.assign(dataset=scores["dataset"].replace("val", "metric")))
+    assert list(odd.columns) == ["metric", "metric", "test"], "a split of any name"
+
+
+@pytest.mark.parametrize("count", [14, 15])
+def test_many_metrics_are_rows_in_the_log(count):
+    rows = [(d, "bbox", f"m{i}", "", float(i)) for d in ("val", "test") for i in range(count)]
+    scores = SCORES.make([dict(zip(SCORES.columns, row, strict=True)) for row in rows])
+    head, *lines = report.table(scores).splitlines()
+    if count == 14:
+        assert head.split()[:3] == ["dataset", "task", "m0"] and len(lines) == 2
+    else:
+        assert head.split() == ["metric", "val", "test"] and len(lines) == count
+        assert lines[3].split() == ["m3", "3.00", "3.00"]
+
+
 def test_no_scores_give_empty_tables():
     empty = SCORES.empty()
     assert list(report.overview(empty).columns) == ["dataset", "task"]

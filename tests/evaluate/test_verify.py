@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from detpipe.core.errors import VerificationError
 from detpipe.core.tables import SCORES, VERDICT
 from detpipe.evaluate.config import Expectation, VerifyConfig
-from detpipe.evaluate.verify import require, table, verify
+from detpipe.evaluate.verify import FEW, require, table, verify
 
 NAN = float("nan")
 
@@ -205,10 +205,43 @@ def test_the_log_shows_the_verdict_as_a_table_without_markup(scores, caplog):
     verdict = verify(scores, config)
     lines = table(verdict).splitlines()
     assert lines[0].split() == ["data", "set", "task", "metric", "expected", "actual", "reason"]
-    assert lines[1].split() == ["ok", "test", "bbox", "AP", "30", "±", "1", "30.00"]
-    assert lines[2].split()[:8] == ["MISSED", "test", "bbox", "(/x)", "30", "±", "1", "-"]
-    assert lines[0].index("actual") == lines[1].index("30.00") == lines[2].index("-       the")
+    assert lines[2].split() == ["ok", "test", "bbox", "AP", "30", "±", "1", "30.00"]
+    assert lines[1].split()[:8] == ["MISSED", "test", "bbox", "(/x)", "30", "±", "1", "no"]
+    assert lines[0].index("actual") == lines[2].index("30.00") == lines[1].index("no result")
     assert "[" not in caplog.text.split("met:")[1] and lines[2] in caplog.text
+
+
+def test_of_many_expectations_the_log_shows_the_misses_and_counts_the_rest(scores, caplog):
+    caplog.set_level("INFO")
+    met, missed = ["bbox", "AP", 30, 1], ["bbox", "AP", 50, 1]
+    few = verify(scores, VerifyConfig(expected=[met] * (FEW - 1) + [missed]))
+    assert len(table(few).splitlines()) == 1 + FEW and not few["ok"].iloc[-1]
+    many = verify(scores, VerifyConfig(expected=[met] * FEW + [missed]))
+    assert len(table(many).splitlines()) == 2 and table(many) in caplog.text
+    all_met = verify(scores, VerifyConfig(expected=[met] * (FEW + 1)))
+    assert table(all_met) == ""
+    assert caplog.messages[-1] == f"{FEW + 1} of {FEW + 1} expectations are met"
+
+
+def test_a_baseline_that_is_missing_has_no_result_in_the_table(scores, runs):
+    config = VerifyConfig(expected=[{"dataset": "val", "metric": "AP", "baseline": "typo",
+                                     "tolerance": 1}])  # fmt: skip
+    assert "  no result (baseline typo)  38.70  " in table(
+        verify(scores, config, baseline_scores=runs)
+    )
+
+
+def test_a_metric_to_write_that_is_not_there_is_a_failed_row_with_near_names(scores):
+    verdict = verify(scores, VerifyConfig(write=True, metrics=["AP*", "AP5O", "mAP*"]))
+    assert verdict["metric"].tolist() == ["AP5O", "mAP*"] and not verdict["ok"].any()
+    with pytest.raises(VerificationError) as error:
+        require(verdict)
+    assert (
+        "verify.metrics AP5O: got no result: nothing is written: the scores have no metric "
+        "'AP5O'; did you mean 'AP50'?"
+    ) in str(error.value)
+    assert verify(scores, VerifyConfig(metrics=["AP5O"])).empty, "nothing is to be written"
+    assert verify(SCORES.empty(), VerifyConfig(write=True)).empty, "there is nothing to name"
 
 
 def test_an_expectation_of_nothing_finite_is_a_failed_row(scores):
@@ -277,7 +310,8 @@ def test_require_raises_with_a_line_for_each_miss(scores):
         require(verify(scores, config))
     title, *lines = str(error.value).splitlines()
     assert "2 of 3" in title and len(lines) == 2
-    assert "expected 50 ± 0.1, got 30.0000" in lines[0] and "AP99" in lines[1]
+    assert "expected 50 ± 0.1, got 30.0000" in lines[0]
+    assert "AP99: expected 50 ± 0.1, got no result: " in lines[1] and "nan" not in lines[1]
 
 
 @pytest.mark.parametrize(
@@ -287,7 +321,7 @@ def test_require_raises_with_a_line_for_each_miss(scores):
         ({"min": 1, "max": 2}, "expected 1 to 2, got"),
         ({"baseline": "best", "tolerance": 0.1}, "expected 39.7 ± 0.1 (baseline best), got"),
         ({"baseline": "best", "min": 1}, "expected at least 40.7 (baseline best), got"),
-        ({"baseline": "typo", "min": 1}, "expected unknown (baseline typo), got"),
+        ({"baseline": "typo", "min": 1}, "AP: got 38.7000: the baseline 'typo' cannot"),
     ],
 )  # fmt: skip
 def test_require_says_what_was_expected_in_every_form(scores, runs, form, says):

@@ -130,8 +130,10 @@ class VerifyConfig(Frozen):
     """What the run must reach; each miss is a row of the verdict, and ends the command with 1."""
     write: bool = False
     """Write what this run reached to ``conf/expected/<name>.yml``, as what later ones must."""
+    metrics: list[str] = Field(default=["AP", "AP50"], min_length=1)
+    """Which metrics of all classes together are written: names, or patterns such as ``AP*``."""
     tolerance: float = Field(default=0.5, ge=0, allow_inf_nan=False)
-    """Of what is written: how far from it a result may lie, in percent points."""
+    """Of what is written: how far from it a result may lie, in the unit of the score."""
 
 
 class ReportConfig(Frozen):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import fnmatch
 import logging
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from detpipe.core.errors import ConfigError, one_message
-from detpipe.evaluate.common import records
+from detpipe.evaluate.common import listed, records
 from detpipe.evaluate.config import Expectation
 
 logger = logging.getLogger(__name__)
@@ -59,27 +61,42 @@ def read_expected(file: Path) -> list[Expectation]:
     return expected
 
 
+def is_named(metric: str, names: Sequence[str]) -> bool:
+    """Whether one of ``names`` is the metric, or a pattern (``AP*``) that it fits."""
+    return any(name == metric or fnmatch.fnmatchcase(metric, name) for name in names)
+
+
 def write_expected(
-    file: Path, scores: pd.DataFrame, verdict: pd.DataFrame, *, tolerance: float
+    file: Path,
+    scores: pd.DataFrame,
+    verdict: pd.DataFrame,
+    *,
+    tolerance: float,
+    metrics: Sequence[str] = ("AP", "AP50"),
 ) -> None:
-    """Writes the scores for all classes together as what later runs must reach.
+    """Writes scores for all classes together as what later runs must reach.
 
     What was in the file is replaced; it is written whole or not at all. Scores that are not finite
-    are left out, and those that are no percent: losses, score thresholds. Nothing is written if a
-    row of ``verdict`` is not ok or no score is left.
+    are left out. Nothing is written if a row of ``verdict`` is not ok or no score is left.
 
     Args:
         file: the file; its folder is made.
         scores: the scores table.
         verdict: how the run did against what was expected of it by other means.
         tolerance: of each written value.
+        metrics: which ones, by name or pattern. One that names nothing is for
+            :func:`detpipe.evaluate.verify.verify` to tell, in the verdict.
     """
     import yaml
 
-    percent = (scores["task"] != "loss") & ~scores["metric"].str.startswith("score_threshold")
-    rows = scores[percent & (scores["class_name"] == "") & np.isfinite(scores["value"])]
+    named = scores["metric"].map(lambda metric: is_named(metric, metrics)).astype(bool)
+    rows = scores[named & (scores["class_name"] == "") & np.isfinite(scores["value"])]
     if rows.empty or not verdict["ok"].all():
-        why = "there are no scores" if rows.empty else "the run misses what is expected of it"
+        why = f"no score of {listed([*metrics])} is a number"
+        if scores.empty:
+            why = "there are no scores"
+        if not verdict["ok"].all():
+            why = "the run misses what is expected of it"
         logger.warning("verify.write: '%s' is not written: %s", file, why)
         return
     items = [

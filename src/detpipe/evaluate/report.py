@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RUN = ["dataset", "task"]
+_WIDE = 14
+"""More metrics than these do not fit beside each other in a log."""
 _THRESHOLD = 0.5
 """Where no score is better than another: nothing right was found."""
 
@@ -176,6 +178,15 @@ def overview(scores: pd.DataFrame) -> pd.DataFrame:
     return _wide(scores[scores["class_name"] == ""], _RUN)
 
 
+def by_metric(scores: pd.DataFrame) -> pd.DataFrame:
+    """The overview for reading: one row a metric, one column a data set; percent.
+
+    The task is a column where there are several. Order is that of the scores table.
+    """
+    frame = _wide(scores[scores["class_name"] == ""], ["task", "metric"], "dataset")
+    return frame if frame["task"].nunique() > 1 else frame.iloc[:, 1:]
+
+
 def per_class(scores: pd.DataFrame) -> pd.DataFrame:
     """One row a data set, task and class, one column a metric that has values by class; percent.
 
@@ -205,10 +216,15 @@ def copypaste(scores: pd.DataFrame) -> list[str]:
 
 
 def table(scores: pd.DataFrame) -> str:
-    """The overview as aligned text, two decimals; a dash where there is no number."""
+    """The overview as aligned text, two decimals; a dash where there is no number.
+
+    More metrics than fit beside each other are rows.
+    """
     frame = overview(scores)
     if frame.empty:
         return "no scores"
+    if frame.shape[1] - len(_RUN) > _WIDE:
+        frame = by_metric(scores)
     return frame.to_string(index=False, float_format=_two_decimals, na_rep="-")
 
 
@@ -234,9 +250,10 @@ def _csv(values: Iterable[str]) -> str:
     return line.getvalue()
 
 
-def _wide(rows: pd.DataFrame, index: list[str]) -> pd.DataFrame:
+def _wide(rows: pd.DataFrame, index: list[str], across: str = "metric") -> pd.DataFrame:
     """One row an ``index``, one column a metric, both in the order of their first appearance."""
-    metrics = rows["metric"].drop_duplicates().tolist()
-    cells = rows.set_index([*index, "metric"])["value"].unstack("metric")
+    names = rows[across].drop_duplicates().tolist()
+    cells = rows.set_index([*index, across])["value"].unstack(across)
     wanted = pd.MultiIndex.from_frame(rows[index].drop_duplicates())
-    return cells.reindex(index=wanted, columns=metrics).rename_axis(columns=None).reset_index()
+    cells = cells.reindex(index=wanted, columns=names).rename_axis(columns=None)
+    return cells.reset_index(allow_duplicates=True)  # a split may be called task

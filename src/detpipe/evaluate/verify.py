@@ -15,9 +15,12 @@ from detpipe.core.errors import VerificationError, one_message
 from detpipe.core.tables import SCORES, VERDICT
 from detpipe.evaluate.common import did_you_mean, listed, records
 from detpipe.evaluate.config import Expectation, VerifyConfig
+from detpipe.evaluate.expected import is_named
 
 logger = logging.getLogger(__name__)
 
+FEW = 10
+"""Of more expectations than these, only the misses are shown at once."""
 _SLACK = 1e-9
 """Lets 38.7 pass 38.5 ± 0.2, which binary fractions alone would not."""
 _KEYS = ("dataset", "task", "metric", "class_name")
@@ -39,7 +42,8 @@ def verify(
 
     A data set, task, metric or class that the scores do not have is a row that is not ok, whose
     reason says what is missing and what there is. So is an expected or an actual NaN, and a
-    baseline that cannot be found, has no such number, or whose tracker does not answer.
+    baseline that cannot be found, has no such number, or whose tracker does not answer; and with
+    ``verify.write`` an entry of ``verify.metrics`` that names no metric of the scores.
 
     Args:
         scores: the scores table.
@@ -52,14 +56,18 @@ def verify(
         A verdict table, one row an expectation in their order; empty without any.
     """
     expected = [*config.expected, *_not_among(config.expected, written)]
-    if not expected:
+    unknown = _unknown_metrics(scores, config.metrics) if config.write else []
+    if not (expected or unknown):
         logger.info("no results are expected (verify.expected): nothing is verified")
         return VERDICT.empty()
     ask = functools.cache(functools.partial(_ask, baseline_scores))
-    verdict = VERDICT.make([_judge(scores, expectation, ask) for expectation in expected])
+    judged = [_judge(scores, expectation, ask) for expectation in expected]
+    verdict = VERDICT.make([*judged, *unknown])
+    shown = table(verdict)
     logger.info(
-        "%d of %d expectations are met:\n%s", verdict["ok"].sum(), len(verdict), table(verdict)
-    )
+        "%d of %d expectations are met%s",
+        verdict["ok"].sum(), len(verdict), f":\n{shown}" if shown else "",
+    )  # fmt: skip
     return verdict
 
 
@@ -73,9 +81,10 @@ def require(verdict: pd.DataFrame) -> None:
     if missed.empty:
         return
     lines = [
-        f"{row.dataset} {row.task} {row.metric}"
+        " ".join(filter(None, (row.dataset, row.task, row.metric)))
         + (f" of {row.class_name}" if row.class_name else "")
-        + f": expected {_wanted(row)}, got {row.actual:.4f}: {row.reason}"
+        + (f": expected {_wanted(row)}, got " if _is_known(row) else ": got ")
+        + f"{_result(row.actual, 4)}: {row.reason}"
         for row in records(missed)
     ]
     title = f"{len(missed)} of {len(verdict)} expected results are not met:"
@@ -83,16 +92,39 @@ def require(verdict: pd.DataFrame) -> None:
 
 
 def table(verdict: pd.DataFrame) -> str:
-    """The verdict as aligned text for the log; columns that are empty throughout are left out."""
+    """The verdict as aligned text for the log, misses first; of many rows only these.
+
+    Columns that are empty throughout are left out; nothing if there is no row to show.
+    """
+    shown = verdict.sort_values("ok", kind="stable")
+    if len(shown) > FEW:
+        shown = shown[~shown["ok"]]
+    if shown.empty:
+        return ""
     head = ("", "data set", "task", "metric", "class", "expected", "actual", "reason")
     lines = [
         ("ok" if row.ok else "MISSED", row.dataset, row.task, row.metric, row.class_name,
-         _wanted(row), "-" if math.isnan(row.actual) else f"{row.actual:.2f}", row.reason)
-        for row in records(verdict)
+         _wanted(row), _result(row.actual, 2), row.reason)
+        for row in records(shown)
     ]  # fmt: skip
     columns = [column for column in zip(head, *lines, strict=True) if any(column[1:])]
     padded = [[cell.ljust(max(map(len, column))) for cell in column] for column in columns]
     return _plain("\n".join("  ".join(line).rstrip() for line in zip(*padded, strict=True)))
+
+
+def _unknown_metrics(scores: pd.DataFrame, names: Sequence[str]) -> list[dict[str, Any]]:
+    """A missed row for each name or pattern that names no metric over all classes."""
+    there = scores.loc[scores["class_name"] == "", "metric"].unique().tolist()
+    return [
+        {
+            "dataset": "", "task": "verify.metrics", "metric": name, "class_name": "",
+            "baseline": "", "expected": math.nan, "tolerance": math.nan, "min": math.nan,
+            "max": math.nan, "actual": math.nan, "ok": False,
+            "reason": f"nothing is written: {_missing('the scores have', 'metric', name, there)}",
+        }
+        for name in names
+        if there and not any(is_named(metric, [name]) for metric in there)
+    ]  # fmt: skip
 
 
 def _not_among(
@@ -215,12 +247,19 @@ def _missing(who_has: str, key: str, name: str, there: list[str]) -> str:
     )
 
 
+def _is_known(row: Any) -> bool:
+    """Whether there is a number to hold the result against."""
+    return not all(map(math.isnan, (row.tolerance, row.min, row.max))) and not (
+        row.baseline and math.isnan(row.expected)
+    )
+
+
 def _wanted(row: Any) -> str:
-    """What a row of the verdict expects."""
-    if not math.isnan(row.tolerance):
+    """What a row of the verdict expects; "no result" where its baseline has none."""
+    if not _is_known(row):
+        text = "no result" if row.baseline else ""
+    elif not math.isnan(row.tolerance):
         text = f"{_number(row.expected)} ± {row.tolerance:g}"
-    elif math.isnan(row.min) and math.isnan(row.max):
-        text = "unknown"
     elif math.isnan(row.max):
         text = f"at least {row.min:g}"
     elif math.isnan(row.min):
@@ -228,6 +267,10 @@ def _wanted(row: Any) -> str:
     else:
         text = f"{row.min:g} to {row.max:g}"
     return f"{text} (baseline {row.baseline})" if row.baseline else text
+
+
+def _result(value: float, decimals: int) -> str:
+    return "no result" if math.isnan(value) else f"{value:.{decimals}f}"
 
 
 def _number(value: float) -> str:

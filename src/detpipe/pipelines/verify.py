@@ -25,7 +25,9 @@ def verify(scores: DataFrame, verify: VerifyConfig, expected_results: Path) -> D
     written = [] if verify.write else read_expected(expected_results)
     verdict = compare(scores, verify, written=written, baseline_scores=_scores_of_run)
     if verify.write:
-        write_expected(expected_results, scores, verdict, tolerance=verify.tolerance)
+        write_expected(
+            expected_results, scores, verdict, tolerance=verify.tolerance, metrics=verify.metrics
+        )
     return verdict
 
 

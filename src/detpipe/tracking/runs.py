@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detpipe.core.errors import DetpipeError, one_message
+from detpipe.core.errors import DetpipeError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +28,8 @@ def find_run(text: str) -> Run:
     """The run of that id, else the newest finished one of that name, in every experiment.
 
     Raises:
-        DetpipeError: there is none, or the tracker cannot be asked; with near names and the newest
-            runs.
+        DetpipeError: there is none, or the tracker cannot be asked; one sentence, with near names
+            or the newest ones of runs that finished.
     """
     import mlflow
     from mlflow.exceptions import MlflowException
@@ -42,7 +42,8 @@ def find_run(text: str) -> Run:
         newest = [] if finished else _newest(client)
     except MlflowException as error:
         raise DetpipeError(
-            f"MLflow at {mlflow.get_tracking_uri()} cannot be asked for the run '{text}': {error}"
+            f"MLflow at {mlflow.get_tracking_uri()} cannot be asked for the run '{text}': "
+            + " ".join(str(error).split())
         ) from error
     if not finished:
         raise DetpipeError(_unknown(text, named, newest))
@@ -147,21 +148,23 @@ def _newest(client: MlflowClient, which: str = "") -> list[Run]:
 
 
 def _unknown(text: str, named: list[Run], newest: list[Run]) -> str:
+    """Why there is no run, in one sentence; offered is only what the same question would find."""
     import mlflow
 
     if named:
-        return one_message(
-            f"no run of the name '{text}' has finished well; name the one that you mean by its id:",
-            [_words(run) for run in named[:_SHOWN]],
+        ended = [run for run in named if run.info.status != "RUNNING"][:_SHOWN]
+        ids = " or ".join(f"{run.info.run_id} ({run.info.status})" for run in ended)
+        return f"no run of the name '{text}' has finished well" + (
+            f"; one that ended otherwise can be named by its id, {ids}" if ids else ""
         )
-    names = list(dict.fromkeys(run.info.run_name for run in newest))
-    near = difflib.get_close_matches(text, names, 3)
+    finished = [run for run in newest if run.info.status == "FINISHED"]
+    names = [*dict.fromkeys(run.info.run_name for run in finished)]
     where = f"MLflow at {mlflow.get_tracking_uri()} has no run of the name or id '{text}'"
-    if near:
-        where += f"; did you mean {' or '.join(repr(name) for name in near)}?"
-    if not newest:
-        return f"{where}: it has no runs"
-    return one_message(f"{where}. The newest are:", [_words(run) for run in newest[:_SHOWN]])
+    if near := difflib.get_close_matches(text, names, 3):
+        return f"{where} (did you mean {' or '.join(repr(name) for name in near)}?)"
+    if not names:
+        return f"{where}, nor any other that finished"
+    return f"{where}; the newest that finished: {', '.join(repr(name) for name in names[:_SHOWN])}"
 
 
 def _words(run: Run) -> str:
