@@ -123,6 +123,53 @@ def test_messages_name_the_section_that_asked(tmp_path, known):
     assert "evaluate_files" not in "".join(mistakes)
 
 
+def coco_file(tmp_path, numbered):
+    """A whole COCO file with its own numbers: id → file name."""
+    content = {
+        "images": [{"id": i, "file_name": name} for i, name in numbered.items()],
+        "categories": [{"id": 0, "name": "cat"}, {"id": 5, "name": "dog"}],
+        "annotations": [
+            {**row, "category_id": c}
+            for row, c in zip(results(list(numbered)[:2], a=["", ""]), (0, 5), strict=True)
+        ],
+    }
+    return written(tmp_path / "own.json", content)
+
+
+@pytest.mark.parametrize("first, second", [(22, 1), (7, 8), (1, 22)])
+def test_a_coco_files_own_list_says_which_picture_a_number_is(tmp_path, known, first, second):
+    """Also where the same numbers mean other pictures here."""
+    file = coco_file(tmp_path, {first: "a.jpg", second: "other/c d.png"})
+    assert rows(read_detections(file, *known)) == EXPECTED
+
+
+def test_a_list_of_other_files_does_not_matter(tmp_path, known):
+    file = coco_file(tmp_path, {1: "http_1.png", 3: "http_2.png"})
+    assert rows(read_detections(file, *known)) == EXPECTED
+
+
+def test_boxes_in_one_column_of_parquet_and_csv(tmp_path, known):
+    table = pd.DataFrame(results(category_name=["cat", "dog"]))
+    table.to_parquet(tmp_path / "a.parquet")
+    table.to_csv(tmp_path / "a.csv", index=False)
+    for name in ("a.parquet", "a.csv"):
+        assert rows(read_detections(tmp_path / name, *known)) == EXPECTED
+
+
+def test_ids_of_a_column_with_gaps(tmp_path, known):
+    table = pd.DataFrame(results(("1.0", "3.0"), category_name=["cat", "dog"]))
+    table.to_csv(tmp_path / "a.csv", index=False)
+    assert rows(read_detections(tmp_path / "a.csv", *known)) == EXPECTED
+
+
+def test_an_infinite_box_is_refused(tmp_path, known):
+    file = written(
+        tmp_path / "a.csv", "image_id,class_name,score,x1,y1,x2,y2\n1,cat,0.5,0,0,inf,4\n"
+    )
+    with pytest.raises(DataError, match="no number; first: row 1"):
+        read_detections(file, *known)
+
+
 def test_names_in_the_file_come_before_ids(tmp_path, known):
     found = [
         {**row, "category_id": number}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from detpipe.core.errors import DataError, TableError, one_message
 from detpipe.core.tables import BOX_COLUMNS, DETECTIONS
 from detpipe.evaluate.common import listed, records
-from detpipe.evaluate.match import match_classes, match_images, own_categories
+from detpipe.evaluate.match import match_classes, match_own_images, own_categories, own_file_names
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ def read_detections(
             f"{path}: there is nothing to compare it with, the split has no images; choose another "
             f"one with {section}.dataset"
         )
-    frame, own = _read(path)
+    frame, own, own_images = _read(path)
     frame = _named(frame, columns or {}, path)
     if frame.empty:
         logger.warning("%s: there are no detections in it", path.name)
@@ -97,7 +99,9 @@ def read_detections(
                 "the columns, or say which is which:", mistakes
             )
         )  # fmt: skip
-    frame["image_id"], unknown_images = match_images(frame["image_id"], images, path)
+    frame["image_id"], unknown_images = match_own_images(
+        frame["image_id"], images, path, own=own_images
+    )
     frame["class_name"], unknown_classes = match_classes(
         frame, classes, path, categories=categories, own=own, section=section
     )
@@ -134,8 +138,8 @@ def _id(text: str) -> int | str:
     return int(text) if text.isdecimal() and str(int(text)) == text else text
 
 
-def _read(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
-    """The rows of the file, and its own category id → name, if it has one."""
+def _read(path: Path) -> tuple[pd.DataFrame, dict[str, str], dict[str, str]]:
+    """The rows of the file, and its own category id → name and image id → file name, if any."""
     kind = path.suffix.lower()
     if not path.is_file():
         raise DataError(f"{path}: there is no such file of detections")
@@ -147,26 +151,27 @@ def _read(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
             frame = pd.read_csv(path, **text)
             if len(frame.columns) == 1 and ";" in str(frame.columns[0]):
                 frame = pd.read_csv(path, sep=";", **text)
-            return frame, {}
+            return frame, {}, {}
         if kind in (".parquet", ".pq"):
-            return pd.read_parquet(path), {}
+            return pd.read_parquet(path), {}, {}
     except (ValueError, OSError) as error:
         raise DataError(f"{path}: it cannot be read: {error}") from error
     raise DataError(f"{path}: '{kind}' is none of .json, .csv, .parquet")
 
 
-def _read_json(path: Path) -> tuple[pd.DataFrame, dict[str, str]]:
+def _read_json(path: Path) -> tuple[pd.DataFrame, dict[str, str], dict[str, str]]:
     data = json.loads(path.read_bytes())
     own: dict[str, str] = {}
+    own_images: dict[str, str] = {}
     if isinstance(data, dict):
-        own = own_categories(data, path)
+        own, own_images = own_categories(data, path), own_file_names(data)
         data = data.get("annotations", data.get("predictions"))
     if not isinstance(data, list) or not all(isinstance(row, dict) for row in data):
         raise DataError(
             f"{path}: expected a list of detections, or an object with 'annotations'; see COCO's "
             "result format"
         )
-    return pd.DataFrame(data), own
+    return pd.DataFrame(data), own, own_images
 
 
 def _named(frame: pd.DataFrame, columns: Mapping[str, str], path: Path) -> pd.DataFrame:
@@ -194,6 +199,7 @@ def _named(frame: pd.DataFrame, columns: Mapping[str, str], path: Path) -> pd.Da
 def _corners(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     """The frame with float x1 y1 x2 y2 and score, whatever way its boxes are written."""
     if "bbox" in frame:
+        frame = frame.assign(bbox=frame["bbox"].map(_four))
         bad = frame["bbox"].map(lambda b: not isinstance(b, (list, tuple)) or len(b) != 4)
         if bad.any():
             row = int(bad.to_numpy().argmax())
@@ -209,6 +215,16 @@ def _corners(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
         x, y = frame["x"], frame["y"]
         frame = frame.assign(x1=x, y1=y, x2=x + frame["w"], y2=y + frame["h"])
     return frame
+
+
+def _four(box: Any) -> Any:
+    """A box as a list, where Parquet gives an array and csv a text."""
+    if isinstance(box, np.ndarray):
+        return box.tolist()
+    if isinstance(box, str):
+        with contextlib.suppress(ValueError):
+            return json.loads(box)
+    return box
 
 
 def _shares(frame: pd.DataFrame, images: pd.DataFrame) -> list[str]:
@@ -227,7 +243,7 @@ def _bad_boxes(frame: pd.DataFrame) -> list[str]:
     """What is wrong with numbers, with the first such row."""
     numbers = frame[[*BOX_COLUMNS, "score"]]
     checks = {
-        "have a box or score that is no number": numbers.isna().any(axis=1),
+        "have a box or score that is no number": numbers.isin([np.inf, -np.inf, np.nan]).any(axis=1),
         "have x2 below x1 or y2 below y1 (are they x, y, width, height?)":
             (frame["x2"] < frame["x1"]) | (frame["y2"] < frame["y1"]),
         "have a score outside 0..1": (frame["score"] < 0) | (frame["score"] > 1),

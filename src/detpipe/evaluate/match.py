@@ -66,6 +66,29 @@ def match_images(
     ]
 
 
+def match_own_images(
+    values: pd.Series, images: pd.DataFrame, path: Path, *, own: Mapping[str, str]
+) -> tuple[pd.Series, list[str]]:
+    """:func:`match_images` for a file that lists its own images (id → file name).
+
+    Where its numbers mean other pictures here than by its list, the list decides.
+    """
+    found, unknown = match_images(values, images, path)
+    names = as_text(values).map(own)
+    stems = images.set_index("image_id")["path"].map(_stem)
+    named = names.dropna().map(_stem)
+    if not named.isin(stems).any():
+        return found, unknown  # the list is of other files, or there is none
+    if unknown or (found.loc[named.index].map(stems) != named).any():
+        logger.info("%s: its image ids are read by its own list of images", path.name)
+        return match_images(names.fillna(as_text(values)), images, path)
+    return found, unknown
+
+
+def _stem(name: str) -> str:
+    return PurePosixPath(_slashes(str(name))).stem
+
+
 def _ways(images: pd.DataFrame) -> list[tuple[str, pd.Series, _Key]]:
     """(name, what each image is called, what of a name counts; None: nothing)."""
     ids, paths = images["image_id"], images["path"].map(lambda p: _slashes(str(p)))
@@ -100,8 +123,8 @@ def _slashes(name: str) -> str:
 
 
 def _number(text: str) -> str | None:
-    """A whole number without leading zeros, or None."""
-    return str(int(text)) if re.fullmatch(r"[+-]?[0-9]+", text) else None
+    """A whole number without leading zeros, or None; a column with gaps writes 7 as 7.0."""
+    return str(int(text.partition(".")[0])) if re.fullmatch(r"[+-]?[0-9]+(\.0+)?", text) else None
 
 
 def _no_number(part: Callable[[str], str]) -> _Key:
@@ -181,6 +204,18 @@ def own_categories(content: Any, path: Path) -> dict[str, str]:
         return {str(record["id"]).strip(): str(record["name"]) for record in records}
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: every category must have an 'id' and a 'name'") from error
+
+
+def own_file_names(content: Mapping[str, Any]) -> dict[str, str]:
+    """Image id → file name of the content of a COCO file; empty if it lists no images."""
+    records = content.get("images")
+    if not isinstance(records, list):
+        return {}
+    return {
+        str(record["id"]).strip(): str(record["file_name"])
+        for record in records
+        if isinstance(record, dict) and "id" in record and "file_name" in record
+    }
 
 
 def _ours(names: pd.Series, known: list[str]) -> pd.Series:
