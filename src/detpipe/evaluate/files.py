@@ -242,8 +242,9 @@ def _shares(frame: pd.DataFrame, images: pd.DataFrame) -> list[str]:
 def _bad_boxes(frame: pd.DataFrame) -> list[str]:
     """What is wrong with numbers, with the first such row."""
     numbers = frame[[*BOX_COLUMNS, "score"]]
+    not_finite = numbers.isin([np.inf, -np.inf, np.nan])
     checks = {
-        "have a box or score that is no number": numbers.isin([np.inf, -np.inf, np.nan]).any(axis=1),
+        "have a box or score that is no number": not_finite.any(axis=1),
         "have x2 below x1 or y2 below y1 (are they x, y, width, height?)":
             (frame["x2"] < frame["x1"]) | (frame["y2"] < frame["y1"]),
         "have a score outside 0..1": (frame["score"] < 0) | (frame["score"] > 1),
